@@ -26,7 +26,7 @@ from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.verdict.set_comparison import Comparison, check_comparison, evaluate_comparison
-from tempopt.verdict.stages import first_tickets, next_tickets
+from tempopt.verdict.stages import initial_tickets, next_tickets
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "8 pairs": {"seeds": {"confirm": 8}},
@@ -101,7 +101,7 @@ def _run_comparison(task: _Task, spec: StudySpec) -> tuple[Comparison, int]:
     """Return what a comparison found, and how many runs it took."""
     check_comparison(spec)
     rows: list[TicketRow] = []
-    new_tickets = first_tickets(spec)
+    new_tickets = initial_tickets(spec)
     while new_tickets:
         rows += [_train_ticket(task, spec, ticket, len(rows) + n) for n, ticket in enumerate(new_tickets)]
         new_tickets = next_tickets(rows, spec)

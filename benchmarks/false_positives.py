@@ -80,7 +80,7 @@ def list_claims(world: RecordedWorld, spec: StudySpec) -> list[str]:
     """Return which of ``CLAIMS`` a study makes."""
     verdict = StudySimulation(world, with_study(spec, explain=True)).run()
     assert verdict is not None and verdict.recommendation is not None
-    is_gain, constants = verdict.total.significant, verdict.against_constant
+    is_gain, constants = verdict.primary.significant, verdict.against_constant
     claims = {
         "gain over τ = 1": is_gain,
         "and over constants": is_gain and constants is not None and constants.significant,

@@ -66,8 +66,8 @@ def study(name: str, seed: int, trials: int, *, weighs: bool) -> dict[str, Any]:
         "feasible": world.keeps(verdict.params),
         "kept": verdict.guards_kept,
         "broken": any(guard.state == "broken" for guard in verdict.guards),
-        "gain": verdict.total.significant,
-        "recommended": verdict.total.significant and verdict.guards_kept,
+        "gain": verdict.primary.significant,
+        "recommended": verdict.primary.significant and verdict.guards_kept,
         "worth": world.worth(verdict.params) - world.worth(verdict.baseline_params),
         "false": verdict.guards_kept and not world.keeps(verdict.params),
     }

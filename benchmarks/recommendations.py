@@ -78,7 +78,7 @@ def advise(question: Question) -> Advice | None:
         world=question.world,
         action=recommendation.action,
         now=recommendation.action_without_training,
-        gain=world.worth(recommendation.parameters, recommendation.at_inference) - at_one,
+        gain=world.worth(recommendation.params, recommendation.at_inference) - at_one,
         winner=world.worth(verdict.params) - at_one,
     )
 

@@ -86,13 +86,13 @@ def begin(url: str, case: ScalingCase) -> None:
     """Write a study of search tickets alone."""
     from tempopt.storage.opening import open_store
     from tempopt.storage.optuna_calls import make_study
-    from tempopt.verdict.stages import first_tickets
+    from tempopt.verdict.stages import initial_tickets
 
     spec = spec_of(case)
     with open_store(url) as store:
         make_study(url, name=NAME, direction=spec.study.direction, metric=spec.study.metric)
         study = store.create_study(NAME, spec.to_json(), spec.identity())
-        store.add_tickets(study.id, [ticket for ticket in first_tickets(spec) if ticket.kind == "search"])
+        store.add_tickets(study.id, [ticket for ticket in initial_tickets(spec) if ticket.kind == "search"])
 
 
 def carried_out(url: str, case: ScalingCase, *, server: str | None = None, token: str = "") -> CaseResult:

@@ -257,11 +257,11 @@ def spec_of(case: StoreCase, *, sampler: str = "tpe", pruner: str = "median") ->
 def begin_case(store: Any, case: StoreCase, spec: Any) -> Any:
     """Return the row of a study that has its first trials behind it."""
     from tempopt.storage.optuna_calls import make_study
-    from tempopt.verdict.stages import first_tickets
+    from tempopt.verdict.stages import initial_tickets
 
     make_study(store.url, name=NAME, direction="minimize", metric="val_loss")
     study = store.create_study(NAME, spec.to_json(), spec.identity())
-    store.add_tickets(study.id, first_tickets(spec))
+    store.add_tickets(study.id, initial_tickets(spec))
     fill_tickets(store.url, fill(store.url, case.before, spec.space()), spec)
     return study
 

@@ -88,9 +88,9 @@ def run_search(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[
         "asked": len(trace.parameter_sets),
         "sets": len(sets),
     }
-    named_sets = {tuner_name: tuner.best_sets(_CANDIDATES)}
+    normalize_sets = {tuner_name: tuner.best_sets(_CANDIDATES)}
     if tuner_name == "Optuna GP":
-        named_sets[_BY_SURROGATE] = by_surrogate(world, tuner)
+        normalize_sets[_BY_SURROGATE] = by_surrogate(world, tuner)
     return [
         {
             **common_fields,
@@ -99,7 +99,7 @@ def run_search(name: str, tuner_name: str, draw: int, budget: int) -> list[dict[
             "rerun": _rerun(world, sets_of_tuner),
             "seconds": seconds,
         }
-        for tuner_label, sets_of_tuner in named_sets.items()
+        for tuner_label, sets_of_tuner in normalize_sets.items()
     ]
 
 

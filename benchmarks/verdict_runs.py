@@ -66,7 +66,7 @@ def main() -> None:
 
 def table_cells(spec: StudySpec) -> list[str]:
     """Return the cells of a study: its other parameters, and its runs without and with a gain."""
-    cells = [str(len(spec.other_names))]
+    cells = [str(len(spec.ordinary_names))]
     for gain in (0.0, GAIN):
         counts = Counter(run.kind for run in runs(spec, gain))
         kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())

@@ -1,6 +1,6 @@
-"""Imports classes by their paths, with an error message for each way in which that can fail.
+"""Import classes by their paths, with an error message for each way in which that can fail.
 
-Makes no objects; a person's own error while importing their module is shown as what it is.
+Creates no objects. An error that a user's module raises is shown unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from tempopt.errors import SpecError, unknown
-from tempopt.temperature.custom_schedules import own_numbers
+from tempopt.temperature.custom_schedules import custom_schedule_fields
 from tempopt.temperature.schedules import Schedule
 
 
@@ -34,22 +34,22 @@ def module_name(path: str) -> str:
 
 
 def load_class(class_path: str, *, base: type, where: str) -> type:
-    """Import a class, from the current folder or from what is installed.
+    """Import a class, from the current folder or from installed packages.
 
     Args:
         class_path: ``package.module.Class``.
-        base: What it has to be a subclass of.
+        base: Its required base class.
         where: Key of the spec that names it, for messages.
 
     Raises:
-        SpecError: There is no such module or class, it is of another kind, or its module does not import.
+        SpecError: There is no such module or class, it is of another kind, or its module cannot be imported.
     """
     module_name, _, class_name = class_path.rpartition(".")
     if not module_name:
         raise SpecError(f'{where}: given "{class_path}". Give an import path: package.module.{class_path}.')
     if module_name == "__main__":
         raise SpecError(
-            f'{where}: "{class_path}" is in a program that is running, which workers cannot import. Put '
+            f'{where}: "{class_path}" is in the running program, which workers cannot import. Put '
             f"{class_name} into a module of its own, and name it my_module.{class_name}. In Python, "
             "tempopt.search takes the class itself."
         )
@@ -57,62 +57,66 @@ def load_class(class_path: str, *, base: type, where: str) -> type:
     try:
         cls = getattr(module, class_name)
     except AttributeError as error:
-        message = unknown(f'class in "{module_name}"', class_name, _classes(module, base) or ["none"])
-        raise SpecError(f"{where}: {message}{_shadow(module_name)}") from error
+        message = unknown(f'class in "{module_name}"', class_name, _list_classes(module, base) or ["none"])
+        raise SpecError(f"{where}: {message}{_warn_if_shadowed(module_name)}") from error
     if not isinstance(cls, type):
-        raise SpecError(f'{where}: "{class_path}" is {_kind(cls)}. {_other_kind(module, base)}')
+        raise SpecError(
+            f'{where}: "{class_path}" is {_describe_kind(cls)}. {_explain_other_kind(module, base)}'
+        )
     if not issubclass(cls, base):
-        raise SpecError(f'{where}: "{class_path}" is not a {base.__name__}. {_other_kind(module, base)}')
+        raise SpecError(
+            f'{where}: "{class_path}" is not a {base.__name__}. {_explain_other_kind(module, base)}'
+        )
     return cls
 
 
 def load_schedule(name: str, *, where: str) -> None:
-    """Import a schedule that is not tempopt's own, so that it is known by its name.
+    """Import a custom schedule, so that it is registered by its name.
 
     Args:
         name: ``package.module:Class``.
         where: Key of the spec that names it, for messages.
 
     Raises:
-        SpecError: As :func:`load_class`, or the class is not declared as a schedule is.
+        SpecError: As :func:`load_class`, or the class is not declared as a schedule.
     """
     schedule_class = load_class(name.replace(":", "."), base=Schedule, where=where)
     defined_name = getattr(schedule_class, "name", None)
     if defined_name is None:
-        raise SpecError(f'{where}: "{name}" is the base of schedules. Name a schedule.')
+        raise SpecError(f'{where}: "{name}" is the base class of schedules. Name a schedule.')
     if defined_name != name:
         raise SpecError(f'{where}: "{name}" is defined as "{defined_name}". Name it so.')
     try:
-        own_numbers(name)
+        custom_schedule_fields(name)
     except SpecError as error:
         raise SpecError(f"{where}: {error}") from error
 
 
 def import_module(module_name: str, *, where: str) -> object:
-    """Import a module, from the current folder or from what is installed.
+    """Import a module, from the current folder or from installed packages.
 
     Raises:
-        SpecError: There is none, or it does not import.
+        SpecError: There is no such module, or it cannot be imported.
     """
     _find_here()
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name and f"{module_name}.".startswith(f"{error.name}."):
-            message = _missing(error.name) + _shadow(module_name)
+            message = _explain_missing(error.name) + _warn_if_shadowed(module_name)
             raise SpecError(f"{where}: {message}") from error
-        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+        raise SpecError(f"{where}: {_explain_broken(module_name, error)}") from error
     except (Exception, SystemExit) as error:
-        raise SpecError(f"{where}: {_broken(module_name, error)}") from error
+        raise SpecError(f"{where}: {_explain_broken(module_name, error)}") from error
 
 
 class _StandardFirst:
-    """Finds modules of the standard library there, whatever a folder before it on ``sys.path`` holds."""
+    """Finds modules of the standard library before those of folders on ``sys.path``."""
 
     def find_spec(
         self, name: str, path: object = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module of the standard library is; None: it is none of them."""
+        """Return the location of a module of the standard library; None for other modules."""
         if name not in sys.stdlib_module_names:
             return None
         folders = [sysconfig.get_path(path_name) for path_name in ("stdlib", "platstdlib")]
@@ -124,7 +128,7 @@ class _StandardFirst:
 def find_modules_in(folder: str) -> None:
     """Put a folder on the import path before installed packages, and after the standard library.
 
-    A person's ``random.py`` is then not what torch imports, and their ``data.py`` is not another package's.
+    Then torch does not import a user's ``random.py``, and the user's ``data.py`` precedes that of a package.
     """
     if sys.path[:1] != [folder]:
         sys.path.insert(0, folder)
@@ -136,8 +140,8 @@ def _find_here() -> None:
     find_modules_in(str(Path.cwd()))
 
 
-def _missing(name: str) -> str:
-    """Return the message for a module that is not there, with those that are."""
+def _explain_missing(name: str) -> str:
+    """Return the message for a missing module, with the existing ones."""
     parent = name.rpartition(".")[0]
     if not parent:
         folder = Path.cwd()
@@ -146,8 +150,8 @@ def _missing(name: str) -> str:
         }
         message = unknown("module", name, sorted(modules)) if modules else f'There is no module "{name}".'
         return (
-            f"{message} Looked in {folder} and among what is installed; install it, go to its folder, or add "
-            "that folder to PYTHONPATH."
+            f"{message} Looked in {folder} and in installed packages. Install it, change to its folder, or "
+            "add that folder to PYTHONPATH."
         )
     package = sys.modules[parent]
     try:
@@ -157,20 +161,17 @@ def _missing(name: str) -> str:
     return unknown(f'module in "{parent}"', name.rpartition(".")[2], sorted(module_names))
 
 
-def _broken(module_name: str, error: BaseException) -> str:
-    """Return the message for a module that is there and raises while it is imported."""
+def _explain_broken(module_name: str, error: BaseException) -> str:
+    """Return the message for a module that raises an error while it is imported."""
     location = ""
     if isinstance(error, SyntaxError) and error.filename:
         location = f" at {error.filename}:{error.lineno}"
     elif frames := [f for f in traceback.extract_tb(error.__traceback__) if _is_source(f.filename)]:
-        # The line in the user's own code says more than the one in a library that it called.
+        # The line in the user's code is more helpful than the one in a library.
         innermost = ([f for f in frames if not _is_installed(f.filename)] or frames)[-1]
         location = f" at {innermost.filename}:{innermost.lineno}"
     reason = " ".join(traceback.format_exception_only(error)[-1].split())
-    return (
-        f'"{module_name}" was found, but importing it failed{location}: {reason}. Put that right, and try '
-        "again."
-    )
+    return f'"{module_name}" was found, but importing it failed{location}: {reason}. Fix that, and try again.'
 
 
 def _is_source(filename: str) -> bool:
@@ -182,34 +183,34 @@ def _is_installed(filename: str) -> bool:
     return any(Path(filename).is_relative_to(folder) for folder in folders)
 
 
-def _classes(module: object, base: type) -> list[str]:
-    """Return the names of the classes of that kind: the module's own, or those it imports if it has none."""
+def _list_classes(module: object, base: type) -> list[str]:
+    """Return the names of a module's classes of a kind: its own, or the imported ones if it has none."""
     classes = {n: cls for n, cls in vars(module).items() if isinstance(cls, type) and issubclass(cls, base)}
     own_names = [name for name, cls in classes.items() if cls.__module__ == vars(module)["__name__"]]
     return own_names or [name for name, cls in classes.items() if cls.__name__ != base.__name__]
 
 
-def _kind(value: object) -> str:
+def _describe_kind(value: object) -> str:
     if isinstance(value, ModuleType):
         return "a module, not a class"
     if not callable(value):
         return f"of type {type(value).__name__}, not a class"
     return (
-        "a function, not a class. What it passes to the class is not seen, and cannot be searched: name the "
-        "class itself, with those values as arguments of its __init__"
+        "a function, not a class. The arguments that it passes to the class cannot be searched: name the "
+        "class itself, with these values as arguments of its __init__"
     )
 
 
 def refuse_module(name: str, *, base: type, where: str) -> None:
-    """Refuse a module where a class in it is to be named.
+    """Refuse a module in place of a class.
 
     Args:
-        name: What was given, with dots.
-        base: What the class has to be a subclass of.
-        where: What asks for it, for messages.
+        name: The given path, with dots.
+        base: Required base class.
+        where: Option or key that needs the class, for messages.
 
     Raises:
-        SpecError: It is a module, with the classes that it has; or there is no such module.
+        SpecError: It is a module, with its classes in the message; or there is no such module.
     """
     _find_here()
     try:
@@ -218,21 +219,21 @@ def refuse_module(name: str, *, base: type, where: str) -> None:
         return
     if module_spec is None and "." in name:
         return
-    names = _classes(import_module(name, where=where), base)
+    names = _list_classes(import_module(name, where=where), base)
     advice = f"Name the class as well: {name}.{names[0]}." if names else f"It has no {base.__name__}."
     others_text = f" It also has {', '.join(names[1:])}." if names[1:] else ""
     raise SpecError(f'{where}: "{name}" is a module, not a class. {advice}{others_text}')
 
 
-def _other_kind(module: object, base: type) -> str:
-    names = _classes(module, base)
+def _explain_other_kind(module: object, base: type) -> str:
+    names = _list_classes(module, base)
     if names:
         return f"Give one of {', '.join(names)}."
     return f"Give a subclass of {base.__name__}."
 
 
-def _shadow(module_name: str) -> str:
-    """Return a warning if a module of the person's has a name of the standard library."""
+def _warn_if_shadowed(module_name: str) -> str:
+    """Return a warning if a user's module has the name of a module of the standard library."""
     top = module_name.partition(".")[0]
     if top in sys.stdlib_module_names and (Path(f"{top}.py").exists() or Path(top, "__init__.py").exists()):
         return f' "{top}" is a module of Python\'s standard library, which hides yours. Rename yours.'

@@ -1,21 +1,19 @@
-"""Every error that tempopt raises for a person to read; not the bugs, which are assertions.
-
-And how a text is shown without the passwords in it.
+"""All errors that tempopt raises with messages for users; bugs are assertions. Masking of passwords in texts.
 
 TempoptError
-├─ UsageError             what was asked cannot be done as asked (exit code 2)
-│  ├─ SpecError           a study spec, or a value in it, is wrong
-│  ├─ AttachError         a temperature cannot be put on this model
-│  ├─ AccessDenied        a server does not know the token, or the token does not allow this
+├─ UsageError             the request is invalid (exit code 2)
+│  ├─ SpecError           a study spec, or a value in it, is invalid
+│  ├─ AttachError         a temperature cannot be attached to this model
+│  ├─ AccessDenied        a server does not accept the token, or the token does not allow this
 │  ├─ StorageError        the database cannot be reached, read or written
-│  │  ├─ StoreUnreachable the database cannot be reached just now; trying again later may help
-│  │  │  └─ StoreBusy     it answers, and cannot serve: no connection free, no writes, no space
+│  │  ├─ StoreUnreachable the database cannot be reached now; a later attempt may succeed
+│  │  │  └─ StoreBusy     it answers but cannot serve: no free connection, no writes, no space
 │  │  ├─ StudyNotFound    no study of that name is in the store
 │  │  └─ CheckpointNotFound a server has no such checkpoint
-│  └─ StudyChanged        the stored study was begun with another spec
-├─ NothingToPlot          a study has not measured what a plot would show
+│  └─ StudyChanged        the stored study has another spec
+├─ NothingToPlot          a study has no measurements for a plot
 └─ StudyFailed            the study ran and failed (exit code 1)
-   └─ StaleAttempt        the ticket was given to another agent meanwhile
+   └─ StaleAttempt        the ticket has been given to another agent
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from collections.abc import Collection, Iterable
 
 
 class TempoptError(Exception):
-    """Root of the tree; its message says what was given, what is allowed and what to do.
+    """Root of the tree; its message has the given value, what is allowed and what to do.
 
-    A message has at most 1,900 characters. Of a longer one, parts are left out, with ``…`` in their place.
+    A message has at most 1,900 characters; parts of a longer one are replaced by ``…``.
     """
 
     def __init__(self, message: str = "") -> None:
@@ -36,11 +34,11 @@ class TempoptError(Exception):
 
 
 class UsageError(TempoptError, ValueError):
-    """What was asked cannot be done as asked."""
+    """The request is invalid."""
 
 
 class SpecError(UsageError):
-    """A study spec, or a value in it, is wrong."""
+    """A study spec, or a value in it, is invalid."""
 
 
 class ScheduleNotImported(SpecError):
@@ -48,11 +46,11 @@ class ScheduleNotImported(SpecError):
 
 
 class AttachError(UsageError):
-    """A temperature cannot be put on this model."""
+    """A temperature cannot be attached to this model."""
 
 
 class AccessDenied(UsageError):
-    """A server does not know the token, or the token does not allow what was asked."""
+    """A server does not accept the token, or the token does not allow the request."""
 
 
 class StorageError(UsageError):
@@ -60,15 +58,15 @@ class StorageError(UsageError):
 
 
 class StoreUnreachable(StorageError):
-    """The database cannot be reached just now; trying again later may help."""
+    """The database cannot be reached now; a later attempt may succeed."""
 
 
 class StoreBusy(StoreUnreachable):
-    """The database answers, and cannot serve just now: no connection is free, nothing can be written."""
+    """The database answers but cannot serve now: no connection is free, or nothing can be written."""
 
 
 class StoreNotBegun(StorageError):
-    """There is no database at the URL yet, or none that holds a study."""
+    """There is no database at the URL yet, or it has no studies."""
 
 
 class StudyNotFound(StorageError):
@@ -80,11 +78,11 @@ class CheckpointNotFound(StorageError):
 
 
 class StudyChanged(UsageError):
-    """The stored study was begun with another spec."""
+    """The stored study has another spec."""
 
 
 class NothingToPlot(TempoptError, ValueError):
-    """A study has not measured what a plot would show; the message says what is missing."""
+    """A study has no measurements for a plot; the message names what is missing."""
 
 
 class StudyFailed(TempoptError, RuntimeError):
@@ -92,21 +90,21 @@ class StudyFailed(TempoptError, RuntimeError):
 
 
 class StaleAttempt(StudyFailed):
-    """The ticket was given to another agent meanwhile."""
+    """The ticket has been given to another agent."""
 
 
 def unknown(what: str, name: object, choices: Iterable[str], remedy: str = "", *, where: str = "") -> str:
-    """Return the message for a name that is not known, with the nearest match first.
+    """Return the message for an unknown name, with the nearest match first.
 
     Args:
-        what: What kind of name it is, as in ``"schedule"``.
-        name: The name that was given.
-        choices: The names that are allowed.
-        remedy: A closing sentence on what to do, if there is more to do than choose.
-        where: Where the name was looked for, if that is to be said, as in ``' in "criterion"'``.
+        what: Kind of the name, as in ``"schedule"``.
+        name: The given name.
+        choices: The allowed names.
+        remedy: A closing sentence on what to do, if needed.
+        where: Where the name was searched, if needed, as in ``' in "criterion"'``.
     """
     names, name = list(choices), str(name)
-    # what is longer than every name is near to none, and takes long to compare
+    # a text longer than every name has no near match, and is slow to compare
     near = difflib.get_close_matches(name, names, n=1) if len(name) <= _WORD else []
     hint = f' Did you mean "{near[0]}"?' if near else ""
     listing = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
@@ -116,7 +114,7 @@ def unknown(what: str, name: object, choices: Iterable[str], remedy: str = "", *
 
 
 def not_text(text: str) -> str | None:
-    """Return what makes a text one that UTF-8 or a database cannot hold, None if nothing does."""
+    """Return what in a text cannot be stored in UTF-8 or a database, None if it can be stored."""
     if "\0" in text:
         return "the character NUL"
     return "bytes that are not UTF-8" if any("\ud800" <= sign <= "\udfff" for sign in text) else None
@@ -135,16 +133,16 @@ def shorten_message(message: str) -> str:
     """Shorten a message to at most 1,900 characters: the given value is cut first, then lines are left out.
 
     Args:
-        message: Any text. If it is too long, the passwords in it are hidden before anything is cut: half a
-            URL is not recognised as one.
+        message: Any text. If it is too long, its passwords are masked before it is cut, since a part of a
+            URL is not recognised as a URL.
     """
     if len(message) <= _LONGEST:
         return message
-    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _ends(match[0], _WORD), mask_secrets(message))
+    message = re.sub(rf"\S{{{_WORD},}}", lambda match: _cut_middle(match[0], _WORD), mask_secrets(message))
     if len(message) > _LONGEST:
         message = _KNOWN_NAMES_PATTERN.sub(r"\1", message)
     if len(message) > _LONGEST:
-        message = "\n".join(_ends(line, _LINE) for line in message.splitlines())
+        message = "\n".join(_cut_middle(line, _LINE) for line in message.splitlines())
     if len(message) <= _LONGEST:
         return message
     first_line, *lines = message.splitlines()
@@ -161,26 +159,26 @@ def shorten_message(message: str) -> str:
     )
 
 
-def _ends(text: str, length: int) -> str:
-    """Return the beginning and the end of a text that is longer than length."""
+def _cut_middle(text: str, length: int) -> str:
+    """Return the beginning and the end of a long text."""
     return text if len(text) <= length else f"{text[: length * 2 // 3]} … {text[-length // 4 :]}"
 
 
 # ---- passwords
 
 # From a colon to the last "@" before a space, so that a password with a ":" or an "@" that was not written
-# %3A or %40 is hidden whole. The example in a message is none.
+# %3A or %40 is masked completely. The examples in messages are excluded.
 _USERINFO = re.compile(r":(?!//)(?!password@host/)\S+@")
 _WORDS = re.compile(r"\S+")
-# The same of a URL that can be read as one: what follows its host's port is a path, whatever is in it.
+# The same for a valid URL: the text after its host's port is a path.
 _URL_USERINFO = re.compile(r"(://[^\s:/@]*):(?!\d+/)[^\s\"']+@")
-# No name of a parameter is longer; without a limit the time would grow with the square of the length.
+# Maximal length of a parameter's name; without a limit the time would be quadratic in the length.
 _SECRET_QUERY = re.compile(
     r"([?&][^\s=&]{0,60}(?:pass|pwd|secret|token)[^\s=&]{0,60}=)[^\s&]*", re.IGNORECASE
 )
 
 
-# What tempopt token create has made, whatever stands before it: its public id stays.
+# Tokens of tempopt token create after any text; their public id is not masked.
 _TOKEN = re.compile(r"(tempopt_[0-9a-f]{12}_)[A-Za-z0-9_-]{20,}")
 
 
@@ -188,10 +186,10 @@ def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[s
     """Return the error that a package of an extra is not installed.
 
     Args:
-        error: What the import has raised.
+        error: The error of the import.
         extra: Name of the extra.
         packages: Packages of the extra.
-        use: What needs them, as the beginning of a sentence.
+        use: A main clause on their use, with which the message begins.
 
     Raises:
         ModuleNotFoundError: Another package is missing.
@@ -202,13 +200,13 @@ def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[s
 
 
 def mask_secrets(text: str) -> str:
-    """Replace passwords and tokens in a text by ``***``; what only looks like one is replaced, too."""
+    """Replace passwords and tokens in a text by ``***``, also texts that only look like one."""
     text = _TOKEN.sub(r"\1***", text)
-    return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_without_userinfo, text))
+    return _SECRET_QUERY.sub(r"\1***", _WORDS.sub(_mask_userinfo, text))
 
 
-def _without_userinfo(word: re.Match[str]) -> str:
-    # cut off after the last "@", so that the search ends at the first colon that begins a password
+def _mask_userinfo(word: re.Match[str]) -> str:
+    # cut after the last "@", so that the search ends at the first colon before a password
     end = word[0].rfind("@") + 1
     if not end:
         return word[0]
@@ -217,5 +215,5 @@ def _without_userinfo(word: re.Match[str]) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return a text that is to be used, with the passwords of its URLs hidden and all else as it was."""
+    """Return a text with the passwords of its URLs masked, and otherwise unchanged."""
     return _SECRET_QUERY.sub(r"\1***", _URL_USERINFO.sub(r"\1:***@", text))

@@ -1,4 +1,4 @@
-"""Seeds as functions of what they are for; holds no state and draws nothing."""
+"""Seeds as functions of their purpose, without state or random generators."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 
 
 def derive(*parts: int | str) -> int:
-    """Return the seed for what ``parts`` name, the same on every machine and in every version.
+    """Return the seed for a purpose, the same on every machine and in every version.
 
     Args:
         parts: Names and numbers, as in ``derive(study_seed, "confirm", pair)``.
@@ -19,22 +19,22 @@ def derive(*parts: int | str) -> int:
 
 
 def shared_seed(number: int, num_shared: int) -> int:
-    """Return which of some shared seeds a run of a number is trained with.
+    """Return the index of the shared seed of a run.
 
-    Each seed has one of every ``num_shared`` consecutive numbers, in an order that changes from block to
-    block: of a design that covers a space evenly, every second point lies in the same half of it.
+    Each seed has one of every ``num_shared`` consecutive numbers. The order changes from block to block,
+    since in a design that covers a space evenly every second point lies in the same half of the space.
 
     Args:
         number: Number of the run, >= 0.
-        num_shared: Seeds that are shared, >= 1.
+        num_shared: Number of shared seeds, >= 1.
     """
     block = number // num_shared
     return (number + derive("shared", block)) % num_shared
 
 
 def seed_name(kind: str) -> str:
-    """Return the name under which the seeds of a kind of training are derived.
+    """Return the name from which the seeds of a kind of training are derived.
 
-    That of the baseline is what it was when the studies were recorded that docs and benchmarks quote.
+    The name of the baseline is that of the recorded studies that docs and benchmarks quote.
     """
     return "unit" if kind == "baseline" else kind

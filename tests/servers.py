@@ -210,12 +210,12 @@ class PrivateServer(Server, ABC):
                 start_new_session=True,
                 **self._user,
             )
-        give_up = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 return self.execute("SELECT 1")
             except OperationalError as error:
-                if self._process.poll() is None and time.monotonic() < give_up:
+                if self._process.poll() is None and time.monotonic() < deadline:
                     time.sleep(0.1)
                     continue
                 log_text = (self.folder / "server.log").read_text(errors="replace")[-3000:]

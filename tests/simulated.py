@@ -9,8 +9,8 @@ from typing import Any
 
 from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SAMPLED_KINDS, NewTicket, TicketRow
-from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
+from tempopt.storage.rows import SEARCH_KINDS, NewTicket, TicketRow
+from tempopt.verdict.stages import initial_tickets, more_tickets, next_tickets
 from tests.rows import ticket_row
 
 # what is searched has several parts, and every schedule of it is worth taking apart
@@ -45,7 +45,7 @@ class SimulatedStudy:
 
     def search(self) -> list[TicketRow]:
         """Train what a study begins with."""
-        return self.do(first_tickets(self.spec))
+        return self.do(initial_tickets(self.spec))
 
     def step(self) -> list[TicketRow]:
         """Train the tickets that follow, and return them; none when the study is over."""
@@ -98,7 +98,7 @@ class SimulatedStudy:
 
     def _train_ticket(self, ticket: TicketRow) -> TicketRow:
         if ticket.parameters is None:
-            assert ticket.kind in SAMPLED_KINDS
+            assert ticket.kind in SEARCH_KINDS
             sampled_params = dict(self._draw_params(ticket))
             parameters = self.spec.parameters(ticket.arm, sampled_params)  # type: ignore[arg-type]
             ticket = dataclasses.replace(ticket, sampled=sampled_params, parameters=parameters)

@@ -1,4 +1,4 @@
-"""Files that a person names: what is no ordinary file is refused, and nothing is half written."""
+"""Files that a person names: what is not a regular file is refused, and nothing is half written."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def pipe(tmp_path: Path) -> Path:
 
 
 def test_a_pipe_is_not_waited_for_and_not_replaced(pipe: Path) -> None:
-    with pytest.raises(UsageError, match=r"is no ordinary file.*Give a file that holds one URL"):
+    with pytest.raises(UsageError, match=r"is not a regular file.*Give a file that holds one URL"):
         read_text(pipe, "one URL")
-    with pytest.raises(UsageError, match=r"is no ordinary file"):
+    with pytest.raises(UsageError, match=r"is not a regular file"):
         replace(pipe, "text")
     assert pipe.is_fifo()
 

@@ -148,7 +148,7 @@ class DrawnWorld(ModelWorld):
     def _calm(self, parameters: Mapping[str, Any], evaluated: Mapping[str, Any] | None) -> float:
         plan, shape = self._course(parameters), self.shape
         gain = self.size * PAIR * shape.gain(plan.mean, plan.last - plan.first)
-        places = [unit_position(name, float(parameters[name])) for name in self.other_names]
+        places = [unit_position(name, float(parameters[name])) for name in self.ordinary_names]
         return _LEVEL + gain - shape.curvature * self._distance(places, plan)
 
     def _distance(self, places: list[float], plan: Course) -> float:

@@ -47,7 +47,7 @@ _COMPARES = {
     "over_learned": ("search", ("learned",)),
 }
 # what a verdict says as yes or no, and is no claim of a gain
-_NO_CLAIMS = ("at_one", "guards_kept", "untrained")
+_NO_CLAIMS = ("at_one", "guards_kept", "has_reference_diverged")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ def _shares(
             verdict.simplest.keep_share_test,
             world.spec.study.keep_share,
         )
-        worths = (world.worth(params) for params in (simple.parameters, arms["search"], arms["baseline"]))
+        worths = (world.worth(params) for params in (simple.params, arms["search"], arms["baseline"]))
         plan, winner, baseline = worths
         truth = plan - share * winner - (1.0 - share) * baseline
         numbers = (kept_gain.gain, kept_gain.ci_low, kept_gain.ci_high, kept_gain.p_value)
@@ -212,12 +212,14 @@ def _all_answers(verdict: Verdict) -> Iterator[tuple[str, PairedResult, Any]]:
     """Yield name, comparison and, if it is one, share of every answer of a verdict."""
     for field in dataclasses.fields(verdict):
         value = getattr(verdict, field.name)
+        # recorded studies have it under this name
+        field_name = "total" if field.name == "primary" else field.name
         if isinstance(value, Mapping):
-            several = [(f"{field.name}:{key}", entry) for key, entry in value.items()]
+            several = [(f"{field_name}:{key}", entry) for key, entry in value.items()]
         elif isinstance(value, list | tuple):
-            several = [(f"{field.name}:{getattr(entry, 'name', n)}", entry) for n, entry in enumerate(value)]
+            several = [(f"{field_name}:{getattr(entry, 'name', n)}", entry) for n, entry in enumerate(value)]
         else:
-            several = [(field.name, value)]
+            several = [(field_name, value)]
         for name, entry in several:
             if isinstance(entry, PairedResult):
                 yield name, entry, None
@@ -233,7 +235,7 @@ def _truth(name: str, share: Any, arms: Mapping[str, Mapping[str, Any]], world: 
         plan = inference_plans(world.spec, arms["search"]).get(share.plan_name)
         return world.worth(arms["baseline"], plan) - world.worth(arms["baseline"])
     if name.startswith("parts:"):
-        return world.worth(arms["search"]) - world.worth(share.parameters)
+        return world.worth(arms["search"]) - world.worth(share.params)
     better_arm, references = _COMPARES.get(name, ("", ()))
     reference_values = [world.worth(arms[reference]) for reference in references if reference in arms]
     if better_arm not in arms or not reference_values:

@@ -17,12 +17,12 @@ from tempopt.sampling.arms import SearchArms, guard_values_by_ticket
 from tempopt.spec.program import guard_name
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
 from tempopt.spec.study_spec import StudySpec
-from tempopt.storage.rows import SAMPLED_KINDS, Measurement, NewTicket, PriorRuns, TicketRow
+from tempopt.storage.rows import SEARCH_KINDS, Measurement, NewTicket, PriorRuns, TicketRow
 from tempopt.storage.ticket_queries import arms_of
 from tempopt.training.messages import Evaluation
-from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.run_evaluations import evaluations, metric_name_for_kind
-from tempopt.verdict.stages import first_tickets, more_tickets, next_tickets
+from tempopt.verdict.stages import initial_tickets, more_tickets, next_tickets
 from tempopt.verdict.verdict import Verdict, compute_verdict
 
 
@@ -94,7 +94,7 @@ class StudySimulation:
             count: Verdicts.
             num_more: Search trials that are added after each but the last, as ``resume --trials +N`` does.
         """
-        new_tickets = first_tickets(self._spec)
+        new_tickets = initial_tickets(self._spec)
         for num_remaining in reversed(range(count)):
             while new_tickets:
                 for ticket in self._enter(new_tickets):
@@ -106,7 +106,7 @@ class StudySimulation:
     def train_search(self) -> Iterator[TicketRow]:
         """Train the search tickets alone, and yield each when it is over."""
         for ticket in self._enter(
-            [ticket for ticket in first_tickets(self._spec) if ticket.kind == "search"]
+            [ticket for ticket in initial_tickets(self._spec) if ticket.kind == "search"]
         ):
             self._do(ticket)
             yield self.rows[ticket.id]
@@ -154,7 +154,7 @@ class StudySimulation:
         outcome, reports = self._watch(ticket, training)
         last = max(reports)
         self.steps += last
-        value = reports[last] if ticket.kind in SAMPLED_KINDS else self._measure(ticket, training)
+        value = reports[last] if ticket.kind in SEARCH_KINDS else self._measure(ticket, training)
         self.rows[ticket.id] = dataclasses.replace(
             ticket,
             state="done",
@@ -177,7 +177,7 @@ class StudySimulation:
 
     def _searched_guards(self, ticket: TicketRow) -> list[Measurement]:
         """Measure what is guarded at the end of a run that searches."""
-        if not self._weighs or ticket.kind not in SAMPLED_KINDS:
+        if not self._weighs or ticket.kind not in SEARCH_KINDS:
             return []
         planned_evaluations = evaluations(
             ticket.kind, arms_of(ticket), self._spec, {}, ticket.parameters or {}
@@ -201,7 +201,7 @@ class StudySimulation:
         kind: Any = ticket.kind
         winner = {}
         if kind == "confirm":
-            winner = winner_of(self.rows, self._spec, of_round=ticket.round) or {}
+            winner = find_winner(self.rows, self._spec, of_round=ticket.round) or {}
         planned_evaluations = evaluations(kind, arms_of(ticket), self._spec, winner, ticket.parameters or {})
         values = {
             evaluation.name: self._evaluate(ticket, training, evaluation)

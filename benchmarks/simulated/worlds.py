@@ -353,7 +353,7 @@ class ModelWorld:
             search |= {join_name(temperature, name): domain for name, domain in temperature_domains.items()}
         if self.gain is not None and self.gain.of == "length":
             search["length_scaling"] = ["none", "log_n"]
-        for name in self.other_names:
+        for name in self.ordinary_names:
             low, high = _LR if name == "lr" else (0.0, 1.0)
             search[name] = {"low": low, "high": high, "log": name == "lr"}
         study: dict[str, Any] = {"name": self.name, "metric": "val_accuracy", "direction": "maximize"}
@@ -380,7 +380,7 @@ class ModelWorld:
         )
 
     @cached_property
-    def other_names(self) -> list[str]:
+    def ordinary_names(self) -> list[str]:
         """Names of the other parameters that are searched."""
         return ["lr", *(f"x{index}" for index in range(1, self.others))][: self.others]
 
@@ -417,7 +417,7 @@ class ModelWorld:
     def _calm(self, parameters: Parameters, evaluated_params: Parameters | None) -> float:
         """Return a parameter set's value where nothing collapses."""
         plan = self._course(parameters)
-        places = [unit_position(name, float(parameters[name])) for name in self.other_names]
+        places = [unit_position(name, float(parameters[name])) for name in self.ordinary_names]
         loss = _squared_distance(places, 0.0) if self.tied is None else self.tied.loss(places, plan)
         return _LEVEL - self.curvature * loss + self._temperature_gain(parameters, evaluated_params)
 
@@ -493,7 +493,7 @@ class ModelWorld:
         return run_luck.spread(_LEARNING_SPREADS if LEARNED in parameters else 1.0 + distance)
 
     def _key(self, parameters: Parameters) -> str:
-        names = (*self.other_names, LEARNED)
+        names = (*self.ordinary_names, LEARNED)
         key_params = ((n, v) for n, v in parameters.items() if n in names or n in TEMPERATURE_PARAMETERS)
         # to a cache 1, 1.0 and true are the same
         return _key(self.name, tuple((name, repr(value), value) for name, value in key_params))

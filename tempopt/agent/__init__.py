@@ -1,1 +1,1 @@
-"""Take a study's tickets from the storage, have worker processes train them, report their results."""
+"""Claim the tickets of a study, send them to worker processes, report their results to the storage."""

@@ -1,6 +1,7 @@
-"""An agent that serves every study: the highest priority first, then the oldest, one study at a time.
+"""An agent that serves every study, one at a time: the highest priority first, then the oldest.
 
-A study that fails here is skipped and tried again after a pause that doubles, so that it never blocks others.
+A study that fails here is skipped and tried again after a pause that doubles, so that it does not block
+others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tempopt.agent.agent_loop import Turn
+from tempopt.agent.agent_loop import StudyTurn
 from tempopt.agent.observer import NullObserver, Observer
 from tempopt.agent.store_connection import StoreTimeoutError
 from tempopt.agent.study_runner import StudyRunner, run_remote_agent
@@ -29,10 +30,10 @@ from tempopt.storage.rows import OpenStudy
 from tempopt.storage.store import Store
 
 LOOK_SECONDS = 5.0
-"""The unfinished studies are listed that often."""
+"""Seconds between two queries for the unfinished studies."""
 _OUTAGE_SECONDS = 1800.0
-# An agent that has no run to begin leaves its study after so long if another study has one.
-_PATIENCE_SECONDS = 2.0
+# Seconds without a run to begin after which an agent leaves its study if another study has one.
+_SWITCH_SECONDS = 2.0
 
 
 class Studies(Protocol):
@@ -42,11 +43,11 @@ class Studies(Protocol):
         """Return the unfinished studies, in the order in which they are served.
 
         Raises:
-            StoreUnreachable: The database or the server is away.
+            StoreUnreachable: The database or the server cannot be reached.
             AccessDenied: The server does not accept the token.
         """
 
-    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+    def serve(self, name: str, turn: StudyTurn, observer: Observer) -> None:
         """Work on a study until nothing is left to do or the turn is over."""
 
 
@@ -57,7 +58,7 @@ class DatabaseStudies:
     Args:
         store: The database.
         workers: As for :func:`tempopt.search`, at most ``study.parallel``; None: as each spec says.
-        checkpoints: Where runs are saved; None: where each study has its checkpoints.
+        checkpoints: Folder or URL for checkpoints; None: that of each study.
     """
 
     store: Store
@@ -68,7 +69,7 @@ class DatabaseStudies:
         """Return the unfinished studies, in the order in which they are served."""
         return self.store.open_studies()
 
-    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+    def serve(self, name: str, turn: StudyTurn, observer: Observer) -> None:
         """Work on a study until nothing is left to do or the turn is over."""
         study = self.store.load_study(name)
         if study.state != "running":
@@ -84,7 +85,8 @@ class ServerStudies:
     """The studies behind a server; arguments as for :class:`DatabaseStudies`.
 
     Args:
-        token_file: File that workers read the token for checkpoints from; None: where this process has it.
+        token_file: File from which workers read the token for checkpoints; None: the source of this process's
+            token.
     """
 
     connection: ServerConnection
@@ -95,7 +97,7 @@ class ServerStudies:
         """Return the unfinished studies, in the order in which they are served."""
         return deserialize(list[OpenStudy], self.connection.get(OPEN_STUDIES))
 
-    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+    def serve(self, name: str, turn: StudyTurn, observer: Observer) -> None:
         """Work on a study until nothing is left to do or the turn is over."""
         file = self.token_file
         run_remote_agent(
@@ -104,14 +106,14 @@ class ServerStudies:
 
 
 class Pauses:
-    """Studies that are left alone for a while, each time for twice as long."""
+    """Studies that are skipped for a while, each time for twice as long."""
 
     def __init__(self, first_seconds: float, max_seconds: float) -> None:
         self._first_seconds, self._max_seconds = first_seconds, max_seconds
         self._pauses: dict[int, tuple[float, float]] = {}
 
     def add(self, study_id: int) -> float:
-        """Leave a study alone from now on, and return for how many seconds."""
+        """Skip a study from now on, and return for how many seconds."""
         last_seconds, _ = self._pauses.get(study_id, (self._first_seconds / 2, 0.0))
         seconds = min(2 * last_seconds, self._max_seconds)
         self._pauses[study_id] = (seconds, time.monotonic() + seconds)
@@ -122,7 +124,7 @@ class Pauses:
         self._pauses.pop(study_id, None)
 
     def is_paused(self, study_id: int) -> bool:
-        """Return whether a study is left alone now."""
+        """Return whether a study is skipped now."""
         return study_id in self._pauses and time.monotonic() < self._pauses[study_id][1]
 
 
@@ -130,30 +132,30 @@ class AnyAgent:
     """Serves every study, one after another.
 
     Args:
-        studies: Where they are.
-        idle_seconds: Leave after so long without a run to begin, or at once when no study is unfinished;
-            None: wait for new studies.
-        note: Called with a line for people.
+        studies: The studies, in a database or behind a server.
+        idle_seconds: Seconds without a run to begin after which the agent ends; it ends at once when no study
+            is unfinished. None: it waits for new studies.
+        note: Called with each log line.
     """
 
     def __init__(self, studies: Studies, *, idle_seconds: float | None, note: Callable[[str], None]) -> None:
         self._studies = studies
         self._idle_seconds = math.inf if idle_seconds is None else idle_seconds
         self._note = note
-        self._failures = Pauses(15.0, 1800.0)
-        self._without_run = Pauses(5.0, 60.0)
+        self._failure_pauses = Pauses(15.0, 1800.0)
+        self._idle_pauses = Pauses(5.0, 60.0)
         self._reached_at = time.monotonic()
         self._idle_for = 0.0
         self._skipped: dict[int, str] = {}
         self._is_waiting = self._is_store_away = False
 
     def run(self) -> list[str]:
-        """Serve studies, and return the names of unfinished ones that failed here.
+        """Serve studies, and return the names of the unfinished ones that failed here.
 
         Raises:
-            KeyboardInterrupt: Passed on; the runs in progress were saved and returned.
+            KeyboardInterrupt: Re-raised; the runs in progress were saved and released.
             AccessDenied: The server does not accept the token.
-            StoreUnreachable: The database or the server was away for half an hour.
+            StoreUnreachable: The database or the server could not be reached for half an hour.
         """
         while True:
             try:
@@ -165,19 +167,19 @@ class AnyAgent:
             self._skipped = {study.id: study.name for study in studies if study.id in self._skipped}
             if self._idle_for >= self._idle_seconds or (not studies and self._idle_seconds < math.inf):
                 return list(self._skipped.values())
-            study = next(iter(self._to_serve(studies)), None)
+            study = next(iter(self._iter_servable(studies)), None)
             if study is not None:
                 self._serve(study)
                 continue
             if not self._is_waiting:
-                self._note("No run can be begun now. Waiting.")
+                self._note("No run can begin now. Waiting.")
                 self._is_waiting = True
             time.sleep(LOOK_SECONDS)
             self._idle_for += LOOK_SECONDS
 
-    def _to_serve(self, studies: list[OpenStudy]) -> Iterator[OpenStudy]:
+    def _iter_servable(self, studies: list[OpenStudy]) -> Iterator[OpenStudy]:
         for study in studies:
-            is_paused = self._failures.is_paused(study.id) or self._without_run.is_paused(study.id)
+            is_paused = self._failure_pauses.is_paused(study.id) or self._idle_pauses.is_paused(study.id)
             if study.needs_agent and not is_paused:
                 yield study
 
@@ -192,10 +194,10 @@ class AnyAgent:
     def _serve(self, study: OpenStudy) -> None:
         self._is_waiting = False
         self._note(f"Serves {study.name} (priority {study.priority}).")
-        turn = Turn(idle_seconds=self._idle_seconds)
+        turn = StudyTurn(idle_seconds=self._idle_seconds)
         try:
-            with self._updating(turn, study):
-                self._studies.serve(study.name, turn, _Notes(study.name, self._note))
+            with self._update_in_background(turn, study):
+                self._studies.serve(study.name, turn, _NoteForwarder(study.name, self._note))
         except AccessDenied:
             raise
         except StudyNotFound:
@@ -205,31 +207,31 @@ class AnyAgent:
             self._reached_at = time.monotonic()
             self._wait_for_store(error)
             return
-        except Exception as error:  # whatever is wrong with one study, the others are served
+        except Exception as error:  # an error of one study must not keep the others from being served
             text = str(error) if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
-            seconds = self._failures.add(study.id)
+            seconds = self._failure_pauses.add(study.id)
             self._skipped[study.id] = study.name
             self._note(f"Skips {study.name} for {seconds:g} s: {mask_secrets(text)}")
             return
         if turn.has_trained:
             self._idle_for = 0.0
-            self._failures.reset(study.id)
-            self._without_run.reset(study.id)
+            self._failure_pauses.reset(study.id)
+            self._idle_pauses.reset(study.id)
             self._skipped.pop(study.id, None)
         if turn.found_no_run:
             self._idle_for += turn.idle_seconds
-        if turn.found_no_run or not (turn.has_trained or turn.better):
-            self._without_run.add(study.id)
+        if turn.found_no_run or not (turn.has_trained or turn.higher_priority_study):
+            self._idle_pauses.add(study.id)
         self._note(f"Leaves {study.name}{turn.reason}.")
 
     @contextlib.contextmanager
-    def _updating(self, turn: Turn, study: OpenStudy) -> Iterator[None]:
-        """Tell a turn what else there is to serve, as long as the context is open."""
+    def _update_in_background(self, turn: StudyTurn, study: OpenStudy) -> Iterator[None]:
+        """Keep a turn informed about the other studies while the context is open."""
         done_event = threading.Event()
 
         def update() -> None:
             while not done_event.wait(LOOK_SECONDS):
-                # what the agent of the study does about a store that is away is its own affair
+                # the agent of the study handles a store that cannot be reached
                 with contextlib.suppress(TempoptError):
                     self._update(turn, study)
 
@@ -240,23 +242,25 @@ class AnyAgent:
         finally:
             done_event.set()
 
-    def _update(self, turn: Turn, served_study: OpenStudy) -> None:
+    def _update(self, turn: StudyTurn, served_study: OpenStudy) -> None:
         studies = self._studies.list_open()
         priority = next(
             (study.priority for study in studies if study.id == served_study.id), served_study.priority
         )
-        other_studies = [study for study in self._to_serve(studies) if study.id != served_study.id]
-        turn.better = next((study.name for study in other_studies if study.priority > priority), None)
-        patience = _PATIENCE_SECONDS if other_studies else math.inf
-        turn.idle_seconds = min(patience, self._idle_seconds)
+        other_studies = [study for study in self._iter_servable(studies) if study.id != served_study.id]
+        turn.higher_priority_study = next(
+            (study.name for study in other_studies if study.priority > priority), None
+        )
+        switch_seconds = _SWITCH_SECONDS if other_studies else math.inf
+        turn.idle_seconds = min(switch_seconds, self._idle_seconds)
 
 
-class _Notes(NullObserver):
-    """Passes on the notes of a study.
+class _NoteForwarder(NullObserver):
+    """Forwards the notes of a study, with its name.
 
     Args:
-        study: Its name.
-        note: Called with a line for people.
+        study: Name of the study.
+        note: Called with each log line.
     """
 
     def __init__(self, study: str, note: Callable[[str], None]) -> None:
@@ -264,5 +268,5 @@ class _Notes(NullObserver):
         self._note = note
 
     def note(self, text: str) -> None:
-        """Pass on a note."""
+        """Forward a note."""
         self._note(f"{self._study}: {text}")

@@ -1,7 +1,7 @@
-"""What an agent's disks refuse: told once when it begins and once when it is over, and waited for.
+"""Errors of an agent's disks: reported once when they begin and once when they are over.
 
-A run whose own code cannot write is returned and tried again after a pause. Checkpoints and logs that
-cannot be written end no run.
+A run whose own code cannot write is released and repeated after a pause. Checkpoints and logs that cannot be
+written do not end a run.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import is_terminal
 
-_LONGEST_PAUSE_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 30.0
 
 
 class DiskErrorTracker:
-    """Keeps in mind what could not be written.
+    """Records what could not be written, and decides when runs may begin again.
 
     Args:
-        spec: The study's spec; ``study.store_timeout`` is how long a run that a disk refuses is tried.
+        spec: The study's spec; a run whose disk refuses to write is repeated for ``study.store_timeout``
+            seconds.
         folders: Where runs are written.
-        note: Called with a sentence when something cannot be written, and when it can be again.
+        note: Called with a sentence when something cannot be written, and when it can be written again.
     """
 
     def __init__(self, spec: StudySpec, folders: RunFolders, *, note: Callable[[str], None]) -> None:
@@ -32,57 +33,61 @@ class DiskErrorTracker:
         self._timeout = spec.study.store_timeout
         self._folders = folders
         self._note = note
-        self._since: dict[str, float] = {}
-        self._refused: dict[int, float] = {}
-        self._pause = 0.0
-        self.until = 0.0
-        """When, by the monotonic clock, a run may be begun again."""
+        self._refused_since: dict[str, float] = {}
+        self._first_refusal_by_ticket: dict[int, float] = {}
+        self._pause_seconds = 0.0
+        self.paused_until = 0.0
+        """Time on the monotonic clock from which runs may begin again."""
 
-    def checkpoint(self, why: str) -> None:
-        """Take note of a checkpoint: the empty text if it was written, or why it was not."""
-        self._see(
+    def record_checkpoint(self, why: str) -> None:
+        """Record a checkpoint: ``why`` is empty if it was written, else the reason why it was not."""
+        self._record(
             "Checkpoints",
             why,
             f"Checkpoints cannot be written to {self._folders.checkpoints} ({why}). Training continues "
-            "without them: a run that is interrupted now continues from an earlier one, or begins again. "
+            "without them: a run that is interrupted now resumes from an earlier one, or starts again. "
             "Free some space there, or allow writing.",
         )
 
-    def log(self, why: str | None) -> None:
-        """Take note of a run's log: the empty text if it is whole, why it is not, or None if it is empty."""
+    def record_log(self, why: str | None) -> None:
+        """Record a run's log: ``why`` is empty if the log is complete, None if nothing was printed."""
         if why is None:
             return
-        self._see(
+        self._record(
             "Logs",
             why,
-            f"Some of what runs print cannot be written to {self._folders.logs} ({why}) and is lost. "
+            f"Some output of runs cannot be written to {self._folders.logs} ({why}) and is lost. "
             "Training continues. Free some space there, or allow writing.",
         )
 
-    def _see(self, what: str, why: str, message: str) -> None:
-        if why and what not in self._since:
-            self._since[what] = time.monotonic()
+    def _record(self, what: str, why: str, message: str) -> None:
+        if why and what not in self._refused_since:
+            self._refused_since[what] = time.monotonic()
             self._note(message)
-        elif not why and what in self._since:
-            self._note(f"{what} are written again after {time.monotonic() - self._since.pop(what):.0f} s.")
+        elif not why and what in self._refused_since:
+            self._note(
+                f"{what} are written again after {time.monotonic() - self._refused_since.pop(what):.0f} s."
+            )
 
     def record_write_failure(self, ticket: TicketRow, why: str, tickets: Mapping[int, TicketRow]) -> None:
-        """Take note of a run that could not write, was returned and is to be tried again after a pause.
+        """Record a run that could not write and was released; no run begins before a pause is over.
 
         Args:
             ticket: Its ticket.
             why: The error.
-            tickets: All tickets by id, as far as is known.
+            tickets: All tickets by id, as known to this agent.
 
         Raises:
-            StudyFailed: This went on for too long.
+            StudyFailed: The run could not write for longer than ``study.store_timeout``.
         """
         now = time.monotonic()
-        # what another agent has trained meanwhile is none to wait for
+        # a run that another agent has finished need not be waited for
         open_ids = {id for id, row in tickets.items() if not is_terminal(row)}
-        self._refused = {id: start for id, start in self._refused.items() if id in open_ids}
-        is_first = not self._refused
-        seconds = now - self._refused.setdefault(ticket.id, now)
+        self._first_refusal_by_ticket = {
+            id: start for id, start in self._first_refusal_by_ticket.items() if id in open_ids
+        }
+        is_first = not self._first_refusal_by_ticket
+        seconds = now - self._first_refusal_by_ticket.setdefault(ticket.id, now)
         name = f"{ticket.kind} {ticket.number}"
         if seconds > self._timeout:
             raise StudyFailed(
@@ -93,16 +98,16 @@ class DiskErrorTracker:
         if is_first:
             self._note(
                 f"{name}: the training could not write: {why}. Free some space, or allow writing. The run is "
-                f"tried again, for up to {self._timeout:g} s (study.store_timeout); no attempt is counted."
+                f"repeated, for up to {self._timeout:g} s (study.store_timeout); no attempt is counted."
             )
-        self._pause = min(max(2 * self._pause, 1.0), _LONGEST_PAUSE_SECONDS)
-        self.until = now + self._pause
+        self._pause_seconds = min(max(2 * self._pause_seconds, 1.0), _MAX_PAUSE_SECONDS)
+        self.paused_until = now + self._pause_seconds
 
     def record_success(self, ticket: TicketRow) -> None:
-        """Take note of a run that came to its end."""
-        self._pause = self.until = 0.0
-        start = self._refused.pop(ticket.id, None)
-        if start is not None and not self._refused:
+        """Record a run that reached its end."""
+        self._pause_seconds = self.paused_until = 0.0
+        start = self._first_refusal_by_ticket.pop(ticket.id, None)
+        if start is not None and not self._first_refusal_by_ticket:
             self._note(
                 f"{ticket.kind} {ticket.number}: the training could write again after "
                 f"{time.monotonic() - start:.0f} s, and has ended."

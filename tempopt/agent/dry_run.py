@@ -1,4 +1,4 @@
-"""Trains some steps of a spec before a study begins: two to find what cannot train, more to time them."""
+"""Train a few steps of a spec before a study begins: two to find errors, more to measure times."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from tempopt.verdict.run_evaluations import evaluations
 _CALLED = "dry run of two steps"
 _LONG_SECONDS = 5.0
 StageCallback = Callable[[Stage], None]
-"""Hears of each part of a dry run that is over."""
+"""Called with each stage of a dry run, once it is over."""
 
 
 def format_stage(stage: Stage) -> str:
-    """Return one line on a part of a dry run, with the time that it took."""
+    """Return one line on a stage of a dry run, with the time that it took."""
     return f"Dry run: {stage.what} ({stage.seconds:.1f} s)."
 
 
 def note_long_stages(note: Callable[[str], None]) -> StageCallback:
-    """Return what notes the parts of a dry run for which a person has waited."""
+    """Return a callback that notes the stages of a dry run for which the user had to wait."""
 
     def note_stage(stage: Stage) -> None:
         if stage.seconds >= _LONG_SECONDS:
@@ -57,21 +57,21 @@ def run_dry_run(
     task: Literal["dry_run", "check"],
     on_stage: StageCallback = lambda stage: None,
 ) -> tuple[StudySpec, Started | None]:
-    """Have a worker try what the spec asks, before anything is written; of a comparison each of its sets.
+    """Run a spec on a worker before anything is written; of a comparison, each parameter set.
 
     Args:
         spec: The spec.
-        worker: Who tries it.
-        task: Whether to train, or to check classes and arguments alone.
-        on_stage: Called with each part of it, once that is over.
+        worker: The worker.
+        task: Whether to train, or only to check classes and arguments.
+        on_stage: Called with each stage, once it is over.
 
     Returns:
-        The spec with the named temperatures that its module has, and how the training began; None if it was
-        not to train.
+        The spec with the named temperatures of its module, and the message with which the training began;
+        None if nothing was trained.
 
     Raises:
-        SpecError: It cannot be carried out.
-        StudyFailed: The worker died over it.
+        SpecError: The spec cannot be trained.
+        StudyFailed: The worker died.
     """
     if spec.program is not None:
         _check_program(spec, worker)
@@ -92,15 +92,15 @@ _MOST_CHECKED = 256
 
 
 def check_spec_on_worker(spec: StudySpec, worker: WorkerProcess, *, again: bool = True) -> StudySpec:
-    """Have a worker check classes and arguments, and return the spec as :func:`run_dry_run` does.
+    """Check classes and arguments on a worker, and return the spec as :func:`run_dry_run` does.
 
     Args:
-        again: Whether to check what this process has checked before; False: an agent that serves one study
-            after another on the same machine finds the same.
+        again: Whether to repeat a check that this process has made before; False for an agent that serves one
+            study after another on the same machine.
 
     Raises:
-        SpecError: The spec cannot be carried out.
-        StudyFailed: The worker died over it.
+        SpecError: The spec cannot be trained.
+        StudyFailed: The worker died.
     """
     key = json.dumps([dataclasses.asdict(worker.placement), spec.to_json()], sort_keys=True)
     if again or key not in _CHECKED:
@@ -111,16 +111,16 @@ def check_spec_on_worker(spec: StudySpec, worker: WorkerProcess, *, again: bool 
 
 
 def measure_run_times(spec: StudySpec, worker: WorkerProcess) -> Times:
-    """Have a worker measure what the parts of a run take, with the parameters in the middle of the space.
+    """Measure on a worker how long the stages of a run take, with the parameters in the middle of the space.
 
     Raises:
-        SpecError: The spec cannot be carried out.
-        StudyFailed: The worker died over it.
+        SpecError: The spec cannot be trained.
+        StudyFailed: The worker died.
     """
     space = spec.space()
     sampled = from_unit_vector(space, [0.5] * len(space))
     _, finished = _try_parameters(spec, worker, task="time", space={}, sampled=sampled)
-    assert finished.times is not None, "a worker has measured nothing"
+    assert finished.times is not None, "the worker has measured nothing"
     return finished.times
 
 
@@ -158,7 +158,7 @@ def _try_parameters(
     sampled: Mapping[str, Any],
     on_stage: StageCallback = lambda stage: None,
 ) -> tuple[Started | None, Finished]:
-    """Have a worker check all values of a space, and try one parameter set."""
+    """Check all values of a space on a worker, and run one parameter set."""
     parameters = spec.parameters("search", sampled)
     evaluation_list = evaluations("confirm", (), spec, {}, {})
     worker.send(
@@ -205,11 +205,11 @@ def _receive_answer(
 
 
 def explain_failure(failure: Failed, called: str) -> SpecError:
-    """Return what a worker has found wrong, with the line of the user's own code where there is one."""
+    """Return the failure of a worker as an error, with the line of the user's code if there is one."""
     if failure.kind == "usage":
         return SpecError(failure.message)
     frames = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
-    # the person's own line, not that of the library it ends in
+    # the last line of the user's code, not that of the library in which the error was raised
     own_frames = [
         frame for frame in frames if "site-packages" not in frame and f"{os.sep}tempopt{os.sep}" not in frame
     ]

@@ -1,7 +1,7 @@
-"""Which GPUs of this machine the agents of one user hold, so that no two of them train on the same one.
+"""Locks on the GPUs of this machine, so that no two agents of one user train on the same GPU.
 
-A GPU is held by a lock on a file, which the kernel releases when the agent ends, however it does. The agents
-of other users are not known.
+An agent holds a GPU by a lock on a file, which the kernel releases when the agent ends, even if it is killed.
+Agents of other users are not taken into account.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ from tempopt.errors import UsageError
 
 
 @contextlib.contextmanager
-def claim_gpus(machine: Machine, dealt: Callable[[Machine], list[Placement]]) -> Iterator[list[Placement]]:
-    """Lock the GPUs of the placements that ``dealt`` returns, until the end of the context.
+def claim_gpus(
+    machine: Machine, assign_fn: Callable[[Machine], list[Placement]]
+) -> Iterator[list[Placement]]:
+    """Lock the GPUs of the placements that ``assign_fn`` returns, until the end of the context.
 
     Args:
-        machine: This machine. GPUs that were assigned to this process are not locked: they have been shared
-            out already.
-        dealt: Called with the machine and its free GPUs, returns the placements.
+        machine: This machine. If CUDA_VISIBLE_DEVICES has assigned GPUs to this process, none is locked.
+        assign_fn: Called with the machine and its free GPUs, returns the placements.
 
     Raises:
-        UsageError: What ``dealt`` raises, or the folder with the locks belongs to another user.
+        UsageError: Raised by ``assign_fn``, or the folder with the locks belongs to another user.
     """
-    if machine.dealt or not machine.cards:
-        yield dealt(machine)
+    if machine.is_restricted or not machine.cards:
+        yield assign_fn(machine)
         return
-    folder = _folder()
+    folder = _make_folder()
     with contextlib.ExitStack() as stack:
-        # one at a time, or two that need two GPUs each would lock one each and both have too few
+        # one agent at a time: two agents that need two GPUs would else lock one each, and both have too few
         with FileLock(folder / "lock"):
             locks: dict[str, FileLock] = {}
             busy: list[tuple[str, int]] = []
@@ -48,8 +49,8 @@ def claim_gpus(machine: Machine, dealt: Callable[[Machine], list[Placement]]) ->
                 try:
                     locks[card] = stack.enter_context(lock)
                 except Timeout:
-                    busy.append((card, _holder(lock)))
-            placements = dealt(dataclasses.replace(machine, cards=tuple(locks), busy=tuple(busy)))
+                    busy.append((card, _read_holder(lock)))
+            placements = assign_fn(dataclasses.replace(machine, cards=tuple(locks), busy=tuple(busy)))
             used_cards = {card for placement in placements for card in placement.gpus or ()}
             for card, lock in locks.items():
                 if card in used_cards:
@@ -59,34 +60,37 @@ def claim_gpus(machine: Machine, dealt: Callable[[Machine], list[Placement]]) ->
         yield placements
 
 
-def without_claimed_gpus(machine: Machine) -> Machine:
-    """Return the machine as an agent that begins now would see it: without the GPUs that others hold."""
+def exclude_claimed_gpus(machine: Machine) -> Machine:
+    """Return the machine without the GPUs that other agents hold."""
     views: list[Machine] = []
 
-    def look(view: Machine) -> list[Placement]:
+    def record(view: Machine) -> list[Placement]:
         views.append(view)
         return []
 
-    with claim_gpus(machine, look):
+    with claim_gpus(machine, record):
         return views[0]
 
 
 def _pid_file(lock: FileLock) -> Path:
-    """Return the file with the process that holds a lock: some versions of filelock empty the lock file."""
+    """Return the file with the id of the process that holds a lock.
+
+    A file of its own, since some versions of filelock empty the lock file.
+    """
     return Path(f"{lock.lock_file}.pid")
 
 
-def _holder(lock: FileLock) -> int:
-    """Return the process that holds a lock, 0 if it is not known."""
+def _read_holder(lock: FileLock) -> int:
+    """Return the id of the process that holds a lock, 0 if it is not known."""
     with contextlib.suppress(OSError, ValueError):
         return int(_pid_file(lock).read_text())
     return 0
 
 
-def _folder() -> Path:
-    """Return the folder with the locks, which no other user can write to.
+def _make_folder() -> Path:
+    """Make the folder with the locks, to which no other user can write, and return it.
 
-    Not in XDG_RUNTIME_DIR: that is removed with the last login of a user, whose agents may go on.
+    Not in XDG_RUNTIME_DIR, which is removed at a user's last logout, while agents may still run.
     """
     folder = Path(tempfile.gettempdir()) / f"tempopt-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
@@ -94,7 +98,7 @@ def _folder() -> Path:
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         raise UsageError(
-            f"{folder}, where agents note which GPUs they use, belongs to another user. Remove it, or give "
+            f"{folder}, where agents record which GPUs they use, belongs to another user. Remove it, or set "
             "another folder for temporary files with TMPDIR."
         )
     folder.chmod(0o700)

@@ -1,6 +1,6 @@
-"""An agent's dealings with a store: the tickets it takes, the changes it tells, the stages it opens.
+"""An agent's client of a database: claims tickets, reports changes, opens stages.
 
-Speaks to no worker. Requests raise StoreUnavailableError while the store is away, and can be repeated.
+Uses no worker. Requests raise StoreUnavailableError while the store cannot be reached, and can be repeated.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from tempopt.verdict.stages import next_tickets
 
 
 class LocalStudyClient(StudyClient):
-    """A study in a store as one agent sees it.
+    """A study in a database, for one agent.
 
     Args:
-        cache: The study's tickets, and the store that they are in; a reader may read them for several agents.
+        cache: The study's tickets, and their store; in a server, several agents share it.
         folders: Where runs are written.
         workers: Number of the agent's workers.
-        observer: Receives what a person should read.
-        outbox: What is on its way to the store, under the agent's name; None: a new one of this process,
+        observer: Receives notes for the user.
+        outbox: Changes on their way to the store, under the agent's name; None: a new queue of this process,
             which keeps on disk what it cannot deliver.
     """
 
@@ -64,7 +64,7 @@ class LocalStudyClient(StudyClient):
         outbox: WriteQueue | None = None,
     ) -> None:
         spec, study = cache.spec, cache.study
-        is_alone = outbox is None
+        has_own_outbox = outbox is None
         if outbox is None:
             outbox = WriteQueue(
                 store=cache.store,
@@ -80,9 +80,9 @@ class LocalStudyClient(StudyClient):
         self._workers = workers
         self._last_claim_at = -math.inf
         self._last_observed_at = -math.inf
-        self._others: list[WorkerView] = []
-        self._needless: list[tuple[TicketRow, str]] = []
-        if is_alone and self._deliver_for_the_dead():
+        self._other_views: list[WorkerView] = []
+        self._needless_checkpoints: list[tuple[TicketRow, str]] = []
+        if has_own_outbox and self._deliver_for_dead_agents():
             cache.read()
 
     @property
@@ -92,7 +92,7 @@ class LocalStudyClient(StudyClient):
 
     @property
     def codes(self) -> set[str]:
-        """Identities of the code that has trained runs of the study, as far as is known."""
+        """Identities of the code that is known to have trained runs of the study."""
         return self.cache.codes
 
     def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
@@ -103,7 +103,7 @@ class LocalStudyClient(StudyClient):
     # ---- changes to report
 
     def report_run_started(self, change: RunStarted, history: Mapping[int, float]) -> None:
-        """Report that a run has begun to train; ``history`` is in the store."""
+        """Report that a run has begun to train; ``history`` is already in the store."""
         self.outbox.add(change)
         hardware: dict[str, object] = {"machine": change.machine, "device": change.device}
         self.cache.patch_ticket(change.ticket_id, total_steps=change.total_steps, **hardware)
@@ -117,22 +117,22 @@ class LocalStudyClient(StudyClient):
         total_steps: int | None,
         trained_seconds: float,
     ) -> bool:
-        """Report a value of the metric, and return whether the pruner ends the run there."""
+        """Report a value of the metric, and return whether the pruner ends the run at it."""
         super().report_metric(ticket, step, reports, total_steps=total_steps, trained_seconds=trained_seconds)
         return step != total_steps and self.cache.arms.prune(ticket, reports)
 
     def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
-        """Return whether the pruner ends a run by what earlier attempts have reported."""
-        # an agent that died between a pruning decision and its record decided the same way
+        """Return whether the pruner ends a run by the reports of earlier attempts."""
+        # an agent that died between a pruning decision and its record made the same decision
         return self.find_pruning_step(ticket, reports, ticket.total_steps) is not None
 
     def find_pruning_step(
         self, ticket: TicketRow, reports: Mapping[int, float], total_steps: int | None, *, after: int = -1
     ) -> int | None:
-        """Return the step of the first report at which the pruner ends a run, None if there is none.
+        """Return the step of the first report at which the pruner ends a run, None if it continues.
 
         Args:
-            after: Step up to which the run is known to go on.
+            after: Step up to which the run is known to continue.
         """
         partial_reports: dict[int, float] = {}
         for step in sorted(reports):
@@ -141,11 +141,13 @@ class LocalStudyClient(StudyClient):
                 return step
         return None
 
-    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
+    def record_checkpoint(
+        self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float
+    ) -> TicketRow:
         """Record a checkpoint, delete those that are no longer needed, and return the ticket with it."""
-        new_row = super().keep(ticket, checkpoint, trained_seconds=trained_seconds)
+        new_row = super().record_checkpoint(ticket, checkpoint, trained_seconds=trained_seconds)
         needed_urls = {needed.url for needed in new_row.checkpoints}
-        self._needless += [
+        self._needless_checkpoints += [
             (ticket, earlier.url) for earlier in ticket.checkpoints if earlier.url not in needed_urls
         ]
         self.cache.patch_ticket(ticket.id, checkpoints=new_row.checkpoints)
@@ -154,7 +156,7 @@ class LocalStudyClient(StudyClient):
     def report_run_ended(
         self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Report the end of a run, with what follows from the whole study."""
+        """Report the end of a run, with the values that depend on the whole study."""
         outcomes = change.outcomes
         gain = self.cache.gain(outcomes.value) if outcomes.outcome == "complete" else None
         attributes = build_trial_user_attrs(before, outcomes.seconds, gain, outcomes.measurements)
@@ -162,7 +164,7 @@ class LocalStudyClient(StudyClient):
         constraints = self.cache.constraints(guards or {}) if before.trial_number is not None else {}
         outcomes = dataclasses.replace(outcomes, attributes=attributes, constraints=constraints)
         self.outbox.add(dataclasses.replace(change, outcomes=outcomes))
-        self._over(before, row, reports, guards)
+        self._end_ticket(before, row, reports, guards)
 
     def report_attempt_lost(
         self, change: AttemptLost, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
@@ -172,25 +174,25 @@ class LocalStudyClient(StudyClient):
         if row.state == "waiting":
             self.cache.apply_ticket(row, {})
         else:
-            self._over(before, row, reports)
+            self._end_ticket(before, row, reports)
 
-    def _over(
+    def _end_ticket(
         self,
         before: TicketRow,
         row: TicketRow,
         reports: Mapping[int, float],
         guards: Mapping[str, float] | None = None,
     ) -> None:
-        self._needless += [(before, checkpoint.url) for checkpoint in before.checkpoints]
+        self._needless_checkpoints += [(before, checkpoint.url) for checkpoint in before.checkpoints]
         self.cache.apply_ticket(row, reports, guards)
 
     def report_attempt_released(self, change: AttemptReleased) -> None:
-        """Report that an attempt was returned."""
+        """Report that an attempt was released."""
         self.outbox.add(change)
         self.cache.patch_ticket(change.ticket_id, state="waiting", agent=None)
 
     def _deliver(self, take: ClaimRequest | None = None) -> TicketRow | None:
-        """Deliver everything, and return the ticket that was taken with it."""
+        """Deliver all changes, and return the ticket that was claimed with them."""
         write_result = self.outbox.flush(take, version=self.cache.version)
         self._delete_needless(write_result.refused)
         self.cache.state = write_result.state
@@ -198,39 +200,39 @@ class LocalStudyClient(StudyClient):
         if write_result.refused:
             self.listeners.abandon(write_result.refused.keys())
         if write_result.refused or write_result.version != self.cache.version:
-            self._read()
+            self._reload()
         return write_result.claimed_ticket
 
     def _delete_needless(self, refused_ids: Collection[int]) -> None:
-        """Delete the checkpoints that the store no longer names, once all changes are delivered.
+        """Delete the checkpoints to which the store no longer refers, once all changes are delivered.
 
         Args:
-            refused_ids: Ids of tickets that are others' by now, with their files.
+            refused_ids: Ids of tickets that other agents hold by now, with their files.
         """
-        needless_checkpoints, self._needless = self._needless, []
+        needless_checkpoints, self._needless_checkpoints = self._needless_checkpoints, []
         study = self._study.name
         checkpoints.remove(
             url
             for ticket, url in needless_checkpoints
             if ticket.id not in refused_ids
-            # a row of the store is no reason to delete a file that tempopt has not written
+            # never delete a file that tempopt has not written, even if a row of the store names it
             and checkpoints.belongs_to_run(
                 url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number)
             )
         )
 
     def close(self) -> None:
-        """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
+        """Deliver the changes if possible; else they stay on disk for the next agent on this machine."""
         with contextlib.suppress(StoreUnavailableError, StudyFailed, StorageError):
             self._deliver()
-            # what was taken a moment ago, and given to no worker
+            # tickets that were claimed and not yet given to a worker
             self._store.release(self._study.id, [self.outbox.agent])
         mark_agent_left(self.outbox.agent)
 
-    # ---- what is to be done, and how the study stands
+    # ---- next work, and state of the study
 
-    def request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
-        """Return what a worker is to do with a ticket that has its parameters."""
+    def build_request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
+        """Return the request to a worker to train a ticket that has its parameters."""
         assert ticket.parameters is not None
         spec, study, folder = self._spec, self._study, self.folder(ticket)
         if not isinstance(self._program, Program):
@@ -260,7 +262,7 @@ class LocalStudyClient(StudyClient):
             resume=[CheckpointRef(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
             memory_share=memory_share,
             observe=is_observed,
-            # maps are large: those of one pair show what there is to see
+            # maps are large, and those of one pair suffice
             maps=is_observed and ticket.pair == 0,
             label=RunLabel(
                 study=study.name,
@@ -284,64 +286,66 @@ class LocalStudyClient(StudyClient):
         return self.cache.tickets
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
-        """Return the study as it stands, with what other agents do."""
+        """Return the current state of the study, with the workers of other agents."""
         return self.cache.snapshot([*own_views, *self.other_workers()], elapsed)
 
     def other_workers(self) -> list[WorkerView]:
-        """Return what other agents do, as it was when the store was asked last.
+        """Return the workers of other agents, as last read from the store.
 
-        It is asked as often as the observer wants to know, and not at all while it does not.
+        The store is read once per ``poll_interval_seconds`` of the observer, and not at all if that is None.
         """
         interval = self._observer.poll_interval_seconds
         is_late = interval is not None and time.monotonic() - self._last_observed_at >= interval
-        # runs that have ended here are in progress for the store until it has heard of it
-        if is_late and not self.outbox.urgent:
+        # a run whose end is not yet reported is still in progress in the store
+        if is_late and not self.outbox.has_unreported_end:
             self._last_observed_at = time.monotonic()
-            # for display alone: no reason for the agent to give up, who will hear of it anyway
+            # for display only: the agent itself will meet the same error
             with contextlib.suppress(StoreUnavailableError, StudyFailed, StudyNotFound):
-                self._others = self._connection.call(self._look_around, reads=True)
-        return self._others
+                self._other_views = self._connection.call(self._read_other_workers, reads=True)
+        return self._other_views
 
-    def _look_around(self) -> list[WorkerView]:
+    def _read_other_workers(self) -> list[WorkerView]:
         self.cache.refresh()
         return self.cache.worker_views(exclude_agent=self.outbox.agent)
 
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
-        """Return a ticket to do, with its parameters, None if there is none just now.
+        """Return a ticket to train, with its parameters, or None if no ticket may begin now.
 
         Args:
             held_ids: Ids of the tickets that are in progress here.
         """
-        ticket, goes_on, began = None, False, time.monotonic()
-        if self.outbox.urgent:
-            # a ticket whose end the store has not heard of would be handed out again
-            goes_on = self.cache.has_startable_ticket() and self._why_to_end() is None
-            ticket = self._deliver(self._build_claim_request(held_ids) if goes_on else None)
+        ticket, can_claim, started_at = None, False, time.monotonic()
+        if self.outbox.has_unreported_end:
+            # a ticket whose end is not yet reported would be handed out again
+            can_claim = self.cache.has_startable_ticket() and self._find_stop_reason() is None
+            ticket = self._deliver(self._build_claim_request(held_ids) if can_claim else None)
             if self.cache.state == "paused":
                 return None
         if ticket is None:
-            if reason := self._why_to_end():
+            if reason := self._find_stop_reason():
                 self._end_search(reason)
-            ticket = self._take(held_ids) if self.cache.has_startable_ticket() and not goes_on else None
+            ticket = (
+                self._claim_ticket(held_ids) if self.cache.has_startable_ticket() and not can_claim else None
+            )
         if ticket is None:
-            # what others have done may let more begin, and what they have lost is to be done again
+            # tickets may begin after the end of other agents' runs, and lost ones are repeated
             self._connection.call(self.cache.refresh, reads=True)
             is_late = time.monotonic() - self._last_claim_at >= THOROUGH_SECONDS
             if not self.cache.is_finished() and (is_late or self.cache.has_startable_ticket()):
-                ticket = self._take(held_ids)
+                ticket = self._claim_ticket(held_ids)
         if ticket is None:
             if self.cache.state == "running" and not self.cache.is_finished():
-                self.last_empty_poll_at = began
+                self.last_empty_poll_at = started_at
             return None
         if ticket.id not in self.cache.tickets:
             # tickets have been added since they were last read
-            self._read()
+            self._reload()
         if ticket.parameters is None:
             try:
                 ticket = self._begin_run(ticket)
             except StaleAttempt:
                 # this process was frozen for longer than the lease
-                self._read()
+                self._reload()
                 return None
         if ticket is not None:
             self.cache.apply_ticket(ticket, {})
@@ -358,21 +362,22 @@ class LocalStudyClient(StudyClient):
             expired=self._connection.is_recovered,
         )
 
-    def _take(self, held_ids: list[int]) -> TicketRow | None:
+    def _claim_ticket(self, held_ids: list[int]) -> TicketRow | None:
         request = self._build_claim_request(held_ids)
         agent = self.outbox.agent
         return self._connection.call(lambda: self._store.take_ticket(self._study.id, agent, request))
 
     def _begin_run(self, ticket: TicketRow) -> TicketRow | None:
-        """Sample the parameters of a ticket and begin its run; None: the search ends before it."""
+        """Sample the parameters of a ticket and begin its run; return None if the search ends before it."""
         if self.cache.arms.pending_dependencies(ticket):
-            # with many agents: to read what the others were given takes less than to draw all of it again
+            # with many agents, reading the parameters of the others' tickets is cheaper than sampling them
+            # again
             self._connection.call(self.cache.refresh, reads=True)
-        while reason := self._beyond_notice(ticket):
+        while reason := self._find_convergence_reason(ticket):
             if self._end_search(reason, before=ticket):
                 return None
-            # more were requested in the meantime
-            self._read()
+            # more tickets have been requested
+            self._reload()
         arms = self.cache.arms
         sampled = arms.ask(ticket)
         parameters = self._spec.parameters(ticket.arm, sampled)  # type: ignore[arg-type]
@@ -382,19 +387,19 @@ class LocalStudyClient(StudyClient):
         )
         return dataclasses.replace(ticket, parameters=parameters, sampled=sampled, trial_number=number)
 
-    def _beyond_notice(self, ticket: TicketRow) -> str | None:
-        """Return why neither this ticket nor those after it are worth training, None if they may be."""
+    def _find_convergence_reason(self, ticket: TicketRow) -> str | None:
+        """Return why neither this ticket nor the later ones are worth training, None if they may be."""
         if self._spec.study.limits.standard_errors is None or ticket.kind != "search" or ticket.round:
-            # trials that a person has asked for after a verdict are trained
+            # trials that the user requested after a verdict are always trained
             return None
-        search = self.cache.of_kind("search")
+        search = self.cache.tickets_of_kind("search")
         unbegun_rows = [row for row in search if row.parameters is None and row.round == ticket.round]
         if any(
             t.sampled is not None and t.number >= ticket.number and not is_terminal(t) for t in unbegun_rows
         ):
-            # and so are enqueued parameters
+            # enqueued parameters are always trained, too
             return None
-        # another agent may end the search at one before this, or have done so: then it ends for all
+        # another agent may end the search at an earlier ticket, or have done so: then it ends for all
         first_number = ticket.number - self._spec.study.parallel
         reasons = (
             find_convergence_reason(self._spec, row, self.cache.arms, num_left=len(search) - row.number)
@@ -404,7 +409,7 @@ class LocalStudyClient(StudyClient):
         return next(filter(None, reasons), None)
 
     def reports(self, ticket: TicketRow) -> dict[int, float]:
-        """Return what earlier attempts at a ticket have reported, step to value."""
+        """Return the reports of earlier attempts of a ticket, step to value."""
         if ticket.attempt == 1:
             return {}
         measurements = self._connection.call(
@@ -413,10 +418,10 @@ class LocalStudyClient(StudyClient):
         return reports_by_ticket(measurements).get(ticket.id, {})
 
     def _end_search(self, reason: str, *, before: TicketRow | None = None) -> bool:
-        """Withdraw what waits, and return whether it was; not if tickets have come or gone meanwhile.
+        """Withdraw the waiting tickets, and return whether that was done; not if the tickets have changed.
 
         Args:
-            before: The first ticket that is not to be begun, which this agent has taken; None: all of them.
+            before: The first ticket to withdraw, which this agent has claimed; None: all waiting tickets.
         """
         id, version = self._study.id, self.cache.version
         if before is None:
@@ -424,18 +429,18 @@ class LocalStudyClient(StudyClient):
         elif self._connection.call(lambda: self._store.withdraw_from(before, version=version)) is None:
             return False
         self._observer.note(reason)
-        self._read()
+        self._reload()
         return True
 
-    def _why_to_end(self) -> str | None:
+    def _find_stop_reason(self) -> str | None:
         return find_stop_reason(self._spec, self.cache, workers=self._workers)
 
     def is_finished(self) -> bool:
-        """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
+        """Open the next stage if there is one, and return whether nothing is left to do, now and later."""
         if not self.cache.is_finished() or len(self.outbox):
             return False
-        # what is over for all agents is over for good, but more may have been requested
-        self._read()
+        # tickets that are over for all agents stay over, but more may have been requested
+        self._reload()
         if not self.cache.is_finished():
             return False
         id, version = self._study.id, self.cache.version
@@ -447,11 +452,11 @@ class LocalStudyClient(StudyClient):
             return True
         if new_tickets:
             self._connection.call(lambda: self._store.add_tickets(id, new_tickets, version=version))
-        self._read()
+        self._reload()
         return False
 
     def _write_recommendation(self) -> None:
-        """Write what the verdict recommends into Optuna's study."""
+        """Write the recommendation of the verdict into Optuna's study."""
         result = load(self._store, self._study.name)
         decision = decide(result)
         if decision is not None and result.recommendation is not None:
@@ -459,13 +464,13 @@ class LocalStudyClient(StudyClient):
             recommendation = {
                 "headline": decision.headline,
                 "action": advice.action_without_training,
-                "params": advice.parameters,
+                "params": advice.params,
                 "at_inference": advice.at_inference,
             }
             self._store.set_recommendation(self._study.name, recommendation)
 
-    def _read(self) -> None:
-        """Read all tickets anew, after reporting what is still in the queue."""
+    def _reload(self) -> None:
+        """Read all tickets again, after delivering the queued changes."""
         if len(self.outbox):
             self._deliver()
         self._connection.call(self.cache.read, reads=True)

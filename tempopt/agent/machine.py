@@ -1,6 +1,6 @@
-"""What this machine has: CPU cores, main memory and cards, as far as this process may use them.
+"""CPU cores, main memory and GPUs of this machine that this process may use.
 
-Loads neither torch nor Lightning; asks NVIDIA's management library, which starts nothing on a card.
+Loads neither torch nor Lightning. NVIDIA's management library, which it uses, starts nothing on a GPU.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ class Machine:
     Args:
         cores: CPU cores, >= 1.
         memory: Main memory in bytes; None: not known.
-        cards: The cards that are free, each as CUDA_VISIBLE_DEVICES names it: a card or a MIG instance.
-        busy: Cards that other agents hold, each with the id of its process (0: not known).
-        dealt: Whether the user has said which cards are for this process, by CUDA_VISIBLE_DEVICES.
-        why: Why there are no cards at all, for a person to read; else empty.
+        cards: The free GPUs, each as CUDA_VISIBLE_DEVICES names it: a whole GPU or a MIG instance.
+        busy: GPUs that other agents hold, each with the id of the agent's process (0: not known).
+        is_restricted: Whether CUDA_VISIBLE_DEVICES assigns GPUs to this process.
+        why: Why there are no GPUs, for messages; empty if there are.
     """
 
     cores: int
     memory: int | None = None
     cards: tuple[str, ...] = ()
     busy: tuple[tuple[str, int], ...] = ()
-    dealt: bool = False
+    is_restricted: bool = False
     why: str = ""
 
     @property
     def has_gpus(self) -> bool:
-        """Whether there are cards, free or not."""
+        """Whether there are GPUs, free or not."""
         return bool(self.cards or self.busy)
 
 
 def this_machine() -> Machine:
-    """Return what this process may use of the machine it runs on."""
+    """Return the resources of this machine that this process may use."""
     mask = os.environ.get(_MASK)
     uuids_by_card, why = _query_gpu_uuids()
     if mask is None:
@@ -51,19 +51,23 @@ def this_machine() -> Machine:
         cards = tuple(visible(mask, uuids_by_card))
         why = "" if cards else f'{_MASK} is "{mask}"'
     return Machine(
-        cores=_count_cores(), memory=_read_memory_limit(), cards=cards, dealt=mask is not None, why=why
+        cores=_count_cores(),
+        memory=_read_memory_limit(),
+        cards=cards,
+        is_restricted=mask is not None,
+        why=why,
     )
 
 
 def visible(mask: str, uuids_by_card: Sequence[Sequence[str]] | None = None) -> list[str]:
-    """Return the cards that CUDA_VISIBLE_DEVICES names, each as it is written there.
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names, each as it is written there.
 
-    As CUDA reads it: the list ends before the first token that names no card, or names it in another way
-    than the first does, and a card that is named twice leaves none at all.
+    The rules are those of CUDA: the list ends before the first token that names no GPU, or is of another kind
+    (index or UUID) than the first token; if a GPU is named twice, the list is empty.
 
     Args:
-        mask: Its value.
-        uuids_by_card: The UUIDs of each card that there is (those of its instances under MIG); None: not
+        mask: Value of CUDA_VISIBLE_DEVICES.
+        uuids_by_card: The UUIDs of each GPU of the machine (under MIG those of its instances); None: not
             known.
     """
     tokens = [token.strip() for token in mask.split(",")]
@@ -88,7 +92,7 @@ def _is_index(token: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool
 
 
 def _is_uuid(token: str, uuid_prefix: str, uuids_by_card: Sequence[Sequence[str]] | None) -> bool:
-    # the older names of instances (MIG-GPU-.../1/0) are none that the library lists
+    # the library does not list the older names of instances (MIG-GPU-.../1/0)
     if not token.startswith(uuid_prefix) or len(token) == len(uuid_prefix):
         return False
     if uuids_by_card is None or token.startswith("MIG-GPU-"):
@@ -97,7 +101,7 @@ def _is_uuid(token: str, uuid_prefix: str, uuids_by_card: Sequence[Sequence[str]
 
 
 def _query_gpu_uuids() -> tuple[list[list[str]] | None, str]:
-    """Return the UUIDs of each GPU (of its instances under MIG); None, and why, if they cannot be listed."""
+    """Return the UUIDs of each GPU (under MIG those of its instances), or None with the reason."""
     import pynvml
 
     try:
@@ -116,7 +120,7 @@ def _query_gpu_uuids() -> tuple[list[list[str]] | None, str]:
 
 
 def _query_card_uuids(index: int) -> list[str]:
-    """Return the UUID of a card, or those of its instances if it is divided into such; none if it is lost."""
+    """Return the UUID of a GPU, or those of its MIG instances; an empty list if the GPU is lost."""
     import pynvml
 
     try:
@@ -134,7 +138,7 @@ def _query_card_uuids(index: int) -> list[str]:
             if (uuid := _query_instance_uuid(card, instance_index)) is not None
         ]
     except pynvml.NVMLError:
-        # one that has fallen off its bus, or is not ours to see
+        # a GPU that has fallen off its bus, or to which this user has no access
         return []
 
 
@@ -148,7 +152,7 @@ def _query_instance_uuid(card: object, instance_index: int) -> str | None:
 
 
 def _count_cores() -> int:
-    # A CPU quota limits time and not cores, but more threads than that wait for each other.
+    # A CPU quota limits time and not cores, but more threads than the quota wait for each other.
     num_allowed_cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -157,7 +161,7 @@ def _count_cores() -> int:
 
 
 def _read_cpu_quota(folder: Path) -> float | None:
-    """Return the cores' worth of time that a control group allows, None for any."""
+    """Return how many cores' time a control group allows, None if it sets no limit."""
     if (quota_text := _read_text(folder / "cpu.max")) is not None:
         quota, _, period = quota_text.partition(" ")
     else:
@@ -176,20 +180,20 @@ def _read_memory_limit() -> int | None:
     try:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (ValueError, OSError):
-        # a system that does not tell
+        # not available on this system
         pass
     return min(limits, default=None)
 
 
 def _iter_cgroups(controller: str) -> Iterator[Path]:
-    """Yield the folders of the control groups that this process is in, each inside of the next."""
+    """Yield the folders of the control groups of this process, innermost first."""
     for line in (_read_text(_PROC / "self/cgroup") or "").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and controller not in controllers.split(","):
             continue
         top = _CGROUPS / controller if controllers else _CGROUPS
         inner_path = PurePosixPath(path)
-        # In a container the path may be the host's, and only the top be there.
+        # In a container the path may be that of the host, and only the top folder exists.
         for group in (inner_path, *inner_path.parents):
             yield top / group.relative_to(group.anchor)
 

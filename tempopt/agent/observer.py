@@ -1,7 +1,4 @@
-"""What a running study shows: plain data, and the protocol of observers.
-
-Draws nothing and decides nothing; the estimate of the time that remains is the agent's.
-"""
+"""The state of a running study as plain data, and the protocol of observers."""
 
 from __future__ import annotations
 
@@ -13,19 +10,19 @@ from tempopt.storage.rows import Kind, TicketRow
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerView:
-    """What one worker is doing.
+    """State of one worker.
 
     Args:
         slot: Number of the worker, from 0.
-        kind: Stage of the ticket that it trains; None while it has none.
-        number: Position of that ticket within its kind, from 0.
+        kind: Kind of its ticket; None while it has none.
+        number: Number of that ticket within its kind, from 0.
         step: Optimizer steps done.
         total_steps: Optimizer steps of the whole run, once they are known.
         value: Latest reported value of the metric.
-        agent: Whose worker it is, as ``host:pid``; None: that of the agent which shows this.
-        machine: Host that it trains on, once it is known.
-        device: What it trains on there, for people to read.
-        silent: Whether its lease is over: no step of its was heard of for too long.
+        agent: Agent of the worker, as ``host:pid``; None: the agent that made this view.
+        machine: Host on which it trains, once it is known.
+        device: Device on which it trains, as text for people.
+        silent: Whether its lease has expired: its last progress report is older than the lease.
     """
 
     slot: int
@@ -42,22 +39,22 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A study at one moment.
+    """State of a study at one moment.
 
     Args:
         study: Name of the study.
         metric: Name of the validation metric.
-        direction: Whether more of it is better.
+        direction: Direction of the metric.
         stage: Kind of the tickets in progress; None before the first.
-        done: Tickets that are over, by kind.
-        requested: Tickets asked for, by kind.
-        best: Best value so far of the arm ``search``, on the search's own seeds.
-        best_params: Parameters that reached it.
+        done: Number of tickets that are over, by kind.
+        requested: Number of all tickets, by kind.
+        best: Best value so far of the arm ``search``, on the seeds of the search.
+        best_params: Parameters that reached ``best``.
         baseline_mean: Mean so far of the arm ``baseline``, on its own seeds.
-        workers: One view per worker: those of the agent that shows this by slot, then those of others.
+        workers: One view per worker: first those of the agent that made the snapshot, by slot.
         elapsed: Seconds since this search or resume began.
-        remaining: Estimate of the seconds left; None while there is none.
-        confirms_on: The data that confirming runs are measured on: ``test``, ``validate`` or ``program``.
+        remaining: Estimate of the seconds left; None before a run is complete.
+        confirms_on: The data on which confirming runs are evaluated: ``test``, ``validate`` or ``program``.
     """
 
     study: str
@@ -76,25 +73,23 @@ class Snapshot:
 
 
 class Observer(Protocol):
-    """Observes a study while it runs. The agent calls it from its own thread and waits for it: be quick.
-
-    ``poll_interval_seconds``: how often it wants the store to be asked what other agents do; None: never.
-    """
+    """Observes a study while it runs. The agent calls it from its own thread and waits for it: be quick."""
 
     poll_interval_seconds: float | None
+    """Seconds between two queries of the store for the workers of other agents; None: no queries."""
 
     def update(self, snapshot: Snapshot) -> None:
-        """Called with the state of the study at every message from a worker."""
+        """Receive the state of the study, at every message from a worker."""
 
     def on_ticket_end(self, ticket: TicketRow) -> None:
-        """Called when a ticket is over, whatever its outcome."""
+        """Receive a ticket that is over, with any outcome."""
 
     def note(self, text: str) -> None:
-        """Called with what a person should read: a warning, a retry, a change of stage."""
+        """Receive a line for the user: a warning, a retry, a change of stage."""
 
 
 class NullObserver:
-    """The observer that ignores everything."""
+    """Observer that ignores everything."""
 
     poll_interval_seconds: float | None = None
 

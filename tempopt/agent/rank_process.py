@@ -1,6 +1,6 @@
-"""One operating system process of a worker, forked from a warm parent, the fork server, or started cold.
+"""One operating system process of a worker: forked from the fork server, or started as a new interpreter.
 
-A worker that starts as a new interpreter spends some 5 s of CPU on imports; one that is forked, almost none.
+A worker that starts as a new interpreter spends some 5 s of CPU on imports; a forked worker almost none.
 The fork server itself is :mod:`tempopt.training.fork_server`. It is started with the first worker, serves all
 agents of this process, and ends with it.
 """
@@ -26,14 +26,14 @@ from tempopt.training.messages import INT32
 COLD = "TEMPOPT_COLD_WORKERS"
 """Environment variable that starts every worker as a new interpreter."""
 _RUN = "import runpy, sys; sys.path.append({!r}); runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
-# Libraries read variables that begin so when they are loaded, which a fork does no more: a worker is forked
-# only from a fork server that was started with the same values.
+# Libraries read variables with these prefixes when they are loaded, which a fork does not repeat: a worker is
+# forked only from a fork server that was started with the same values.
 _READ_AT_START = tuple(
     "ATEN_ BLIS_ GOMP_ KMP_ LD_ LIGHTNING_ MALLOC_ MKL_ NUMEXPR_ NVIDIA_ OMP_ OPENBLAS_ PL_ PYTHON "
     "PYTORCH_ TORCH VIRTUAL_ENV".split()
 )
-# Each holds some 300 MB of memory. More than one is needed where workers have several numbers of threads.
-_AT_MOST = 2
+# A fork server holds some 300 MB of memory. Workers with different numbers of threads need one each.
+_MAX_FORK_SERVERS = 2
 
 
 def start_rank(environment: Mapping[str, str], store: Path | None = None) -> RankProcess:
@@ -44,10 +44,10 @@ def start_rank(environment: Mapping[str, str], store: Path | None = None) -> Ran
     is a new interpreter.
 
     Args:
-        environment: All of its environment variables.
-        store: The file at which the ranks of a worker meet; None for a worker of one process.
+        environment: All environment variables of the process.
+            store: File for the rendezvous of the ranks of a worker; None for a worker of one process.
     """
-    # the parent of the forked ones has the packages of this process
+    # the fork server has the packages of this process
     if sys.platform == "linux" and COLD not in os.environ:
         with contextlib.suppress(ForkServerError):
             return ForkedRank(environment, store)
@@ -55,7 +55,7 @@ def start_rank(environment: Mapping[str, str], store: Path | None = None) -> Ran
 
 
 class ColdRank:
-    """A process with an interpreter of its own."""
+    """A process with its own interpreter."""
 
     module = "tempopt.training.worker"
 
@@ -82,7 +82,7 @@ class ColdRank:
     def end(self) -> None:
         """Kill the process group; does not wait."""
         with self._lock:
-            # one that was waited for has left its number, and so its group's, to others
+            # after it was waited for, another process may have its id
             if self._process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self._process.pid, signal.SIGKILL)
@@ -113,7 +113,7 @@ class ProgramRank(ColdRank):
 
 
 class ForkedRank:
-    """A process that the fork server has forked, and kills and waits for on request.
+    """A process that the fork server forks, kills and waits for.
 
     The fork server writes the process id to the status socket when it has forked, and the exit code when the
     process and its group are gone; it kills the group when a byte arrives there.
@@ -141,7 +141,7 @@ class ForkedRank:
         """The process id; waits until the process has been forked."""
         with self._lock:
             if self._pid is None:
-                self._pid = self._number()
+                self._pid = self._receive_number()
             if self._pid is None:
                 raise ProcessLookupError("the parent of the workers has ended")
             return self._pid
@@ -156,13 +156,13 @@ class ForkedRank:
         with self._lock:
             if self._code is None:
                 if self._pid is None:
-                    self._pid = self._number()
-                code = self._number() if self._pid is not None else None
+                    self._pid = self._receive_number()
+                code = self._receive_number() if self._pid is not None else None
                 self._code = self._fork_server.exit_code() if code is None else code
                 self._status.close()
             return self._code
 
-    def _number(self) -> int | None:
+    def _receive_number(self) -> int | None:
         with contextlib.suppress(OSError):
             if data := self._status.recv(INT32.size, socket.MSG_WAITALL):
                 return int(INT32.unpack(data)[0])
@@ -170,18 +170,18 @@ class ForkedRank:
 
 
 RankProcess = ColdRank | ForkedRank
-"""One process, the leader of a process group with all processes that it starts."""
+"""A process that leads the process group of all processes that it starts."""
 
 
 class ForkServerError(Exception):
-    """The fork server has ended, and forks no more."""
+    """The fork server has ended."""
 
 
 class ForkServer:
-    """One warm process, as the agent sees it.
+    """The agent's handle of one fork server.
 
     Args:
-        environment: Its environment variables.
+        environment: Environment variables of the fork server.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
@@ -205,16 +205,16 @@ class ForkServer:
         connection: socket.socket,
         status: socket.socket,
     ) -> None:
-        """Ask for a worker; returns before it is forked.
+        """Request a worker; returns before it is forked.
 
         Args:
-            environment: All of its environment variables.
-            store: The file at which the ranks of a worker meet; None for a worker of one process.
+            environment: All environment variables of the worker.
+            store: File for the rendezvous of the ranks of a worker; None for a worker of one process.
             connection: The worker's end of its connection with the agent.
-            status: Where the fork server writes the process id and, later, the exit code.
+            status: Socket to which the fork server writes the process id and, later, the exit code.
 
         Raises:
-            ForkServerError: It has ended.
+            ForkServerError: The fork server has ended.
         """
         request = {
             "environment": dict(environment),
@@ -231,7 +231,7 @@ class ForkServer:
             raise ForkServerError from error
 
     def exit_code(self) -> int:
-        """Return how it ended, once it has lost a worker."""
+        """Return the exit code of the fork server, to be called once a worker of it is lost."""
         try:
             return self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -243,13 +243,13 @@ class ForkServer:
         return self._process.poll() is None
 
     def close(self) -> None:
-        """Fork no more; it ends with the last of its workers."""
+        """Let the fork server end with the last of its workers; it forks no more."""
         self._control.close()
 
     def end(self) -> None:
-        """Fork no more, and wait until it has ended; kills it if its workers keep it from that."""
+        """Close the fork server and wait until it has ended; kill it if its workers do not end in 10 s."""
         self.close()
-        # who interrupts once more does not want to wait
+        # a second interrupt means: do not wait
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             self._process.wait(timeout=10)
             return
@@ -263,7 +263,7 @@ _lock = threading.Lock()
 
 
 def fork_server_for(environment: Mapping[str, str]) -> ForkServer:
-    """Return a fork server whose forks equal new interpreters in an environment; start one if needed."""
+    """Return a fork server whose forks equal new interpreters with an environment; start it if needed."""
     key = frozenset(variable for variable in environment.items() if variable[0].startswith(_READ_AT_START))
     with _lock:
         fork_server = _fork_servers.pop(key, None)
@@ -272,7 +272,7 @@ def fork_server_for(environment: Mapping[str, str]) -> ForkServer:
             fork_server = None
         fork_server = fork_server or ForkServer(environment)
         _fork_servers[key] = fork_server
-        while len(_fork_servers) > _AT_MOST:
+        while len(_fork_servers) > _MAX_FORK_SERVERS:
             oldest = _fork_servers.pop(next(iter(_fork_servers)))
             oldest.close()
             _retired.append(oldest)
@@ -281,7 +281,7 @@ def fork_server_for(environment: Mapping[str, str]) -> ForkServer:
 
 
 def _forget() -> None:
-    """Leave the fork servers to the process that this one was forked from."""
+    """Forget the fork servers in a forked process: they belong to its parent."""
     global _lock
     _lock = threading.Lock()
     _fork_servers.clear()
@@ -302,13 +302,13 @@ os.register_at_fork(after_in_child=_forget)
 def python_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module of tempopt as a program.
 
-    As ``python -m``, but that the current folder is not searched from the beginning: a person's own
-    ``random.py`` there would be what torch imports.
+    As ``python -m``, except that the current folder is not first on the path: else torch would import a
+    ``random.py`` of the user there.
 
     Args:
         module: Name of the module.
         arguments: Its arguments.
     """
-    # where this package was found, which may have been by the folder alone
+    # the folder of this package, which need not be installed
     folder = str(Path(__file__).resolve().parents[2])
     return [sys.executable, "-P", "-c", _RUN.format(folder, module), *arguments]

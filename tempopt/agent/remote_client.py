@@ -1,6 +1,6 @@
-"""A study behind a server as one agent sees it: reports go over HTTP, decisions come back.
+"""An agent's client of a server: sends reports over HTTP and receives decisions.
 
-While the server is away training continues; what happens is kept, on disk too, and delivered in its order.
+Training continues while the server cannot be reached; changes are kept, on disk too, and delivered in order.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tempopt.storage.changes import (
 )
 from tempopt.storage.http.connection import ServerConnection
 from tempopt.storage.http.protocol import (
-    LONGEST_WAIT,
+    MAX_WAIT_SECONDS,
     JoinRequest,
     JoinResponse,
     Leave,
@@ -50,17 +50,17 @@ from tempopt.storage.liveness import agent_name, mark_agent_left
 from tempopt.storage.rows import StudyRow, StudyState, TicketRow
 from tempopt.training.messages import AnyRequest, ProgramRequest, RunRequest, decode
 
-_AGAIN_SECONDS = (0.2, 1.0, 3.0)
-# beyond the time that an answer may be held back
+_RETRY_SECONDS = (0.2, 1.0, 3.0)
+# added to the time for which the server may hold back an answer
 _SLACK_SECONDS = 30.0
 _WAIT_SECONDS = 20.0
-# who leaves a study that has no run to begin is to know soon that it has none
+# an agent of several studies has to learn soon that this study has no run to begin
 _SHORT_WAIT_SECONDS = 1.0
-_MOST_BYTES = 4 * 1024 * 1024
+_MAX_REQUEST_BYTES = 4 * 1024 * 1024
 
 
 class AgentRpcClient:
-    """What one agent says to its server, and how it is called there.
+    """The requests of one agent to its server, and the agent's name there.
 
     Args:
         connection: The server.
@@ -72,27 +72,27 @@ class AgentRpcClient:
         self._connection = connection
         self._study = study
         self._workers = workers
-        # the name of a process may repeat in containers that share nothing
+        # processes in separate containers may have the same name
         self.agent = f"{agent_name()}-{secrets.token_hex(3)}"
         self._session = secrets.token_hex(8)
 
     def join(self) -> JoinResponse:
-        """Return what there is to know of the study.
+        """Join the study, and return its state.
 
         Raises:
-            StudyNotFound: There is none of that name.
-            UsageError: It was paused, or the server does not serve this agent.
+            StudyNotFound: There is no study of that name.
+            UsageError: The study was paused, or the server does not serve this agent.
         """
         request = JoinRequest(
             study=self._study, agent=self.agent, session=self._session, workers=self._workers
         )
-        pauses = [*_AGAIN_SECONDS]
+        pauses = [*_RETRY_SECONDS]
         while True:
             try:
                 answer = self._connection.post("/api/agents/join", request.model_dump(mode="json"))
                 return JoinResponse.model_validate(answer)
             except StoreUnreachable as error:
-                # a reply that was lost, or a server that is started anew at this moment
+                # the reply was lost, or the server is restarting
                 if isinstance(error, StoreBusy) or not pauses:
                     raise
                 time.sleep(pauses.pop(0))
@@ -108,10 +108,10 @@ class AgentRpcClient:
         take: TakeRequest | None = None,
         dead: str | None = None,
     ) -> SyncResponse:
-        """Report what happened and return the server's answer; arguments as in :class:`.SyncRequest`.
+        """Send changes and return the server's answer; arguments as in :class:`.SyncRequest`.
 
         Raises:
-            StoreUnreachable: The server cannot be reached, or does not know the token any more.
+            StoreUnreachable: The server cannot be reached, or no longer accepts the token.
             StudyNotFound: The study was deleted.
         """
         request = SyncRequest(
@@ -127,38 +127,38 @@ class AgentRpcClient:
             take=take,
             dead=dead is not None,
         )
-        patience = _SLACK_SECONDS + (0.0 if take is None else take.wait)
+        timeout = _SLACK_SECONDS + (0.0 if take is None else take.wait)
         body = request.model_dump(mode="json", exclude_defaults=True)
         try:
-            answer = self._connection.post("/api/agents/sync", body, timeout=patience)
+            answer = self._connection.post("/api/agents/sync", body, timeout=timeout)
         except AccessDenied as error:
-            # a token is replaced while agents are at work: nothing is lost if it comes a little later
+            # tokens are replaced while agents work: the changes are sent again with the new token
             raise StoreUnreachable(f"{error} Put a valid token in its place.") from error
         return SyncResponse.model_validate(answer)
 
     def leave(self, study_id: int) -> None:
-        """Release the tickets that were received and not begun."""
+        """Release the tickets that were claimed and not begun."""
         request = Leave(study=self._study, study_id=study_id, agent=self.agent, session=self._session)
         self._connection.post("/api/agents/leave", request.model_dump(mode="json"), timeout=10.0)
 
 
 class _ServerQueue(WriteQueue):
-    """Changes on their way to a server, which a request costs more than a transaction costs a database."""
+    """Changes on their way to a server, sent less often: a request costs more than a transaction."""
 
     file_prefix = "undelivered-server-"
-    soonest_seconds = 3.0
-    """A run is pruned so late at most, or by the share of its age."""
+    min_delay_seconds = 3.0
+    """Reports wait this long for others to be sent with them, and so does the server's pruning decision."""
     share_of_age = 0.35
 
 
 @dataclass(slots=True, kw_only=True)
-class _Run:
-    """What the server has to know of a run to judge it.
+class _RunState:
+    """State of a run that the server needs for its pruning decisions.
 
     Args:
         attempt: Number of the attempt.
         total_steps: Steps of the whole run, once it has begun.
-        reports: What counts of its reports, step to value.
+        reports: The reports that count, step to value.
     """
 
     attempt: int
@@ -167,15 +167,15 @@ class _Run:
 
 
 class RemoteStudyClient(StudyClient):
-    """A study behind a server as one agent sees it.
+    """A study behind a server, for one agent.
 
     Args:
         spec: The study's spec.
-        joined: What the server told when the agent joined.
-        line: How the server is spoken to.
+        joined: The server's answer when the agent joined.
+        rpc_client: Client for the requests.
         folders: Where runs are written.
-        observer: Receives what a person should read.
-        stays: Whether the agent stays when there is no run to begin, and the server may take its time.
+        observer: Receives notes for the user.
+        stays: Whether the agent stays while no run can begin, so that the server may answer late.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class RemoteStudyClient(StudyClient):
         *,
         spec: StudySpec,
         joined: JoinResponse,
-        line: AgentRpcClient,
+        rpc_client: AgentRpcClient,
         folders: RunFolders,
         observer: Observer,
         stays: bool = True,
@@ -191,7 +191,7 @@ class RemoteStudyClient(StudyClient):
         study = to_study_row(joined)
         outbox = _ServerQueue(
             store=self,
-            agent=line.agent,
+            agent=rpc_client.agent,
             connection=StoreRetryPolicy(timeout=spec.study.store_timeout, note=observer.note),
             study_id=study.id,
             lease=spec.study.lease,
@@ -199,20 +199,20 @@ class RemoteStudyClient(StudyClient):
         )
         super().__init__(spec=spec, study=study, folders=folders, observer=observer, outbox=outbox)
         self._stays = stays
-        self._line = line
+        self._rpc_client = rpc_client
         self._codes = set(joined.codes)
         self._state: StudyState = study.state
-        self._over = False
+        self._is_over = False
         self._snapshot_fields = joined.snapshot
         self._program = spec.build_program()
         self._tickets: dict[int, TicketRow] = {}
         self._requests: dict[int, dict[str, Any]] = {}
-        self._runs: dict[int, _Run] = {}
-        self._pruned_before: set[int] = set()
+        self._runs: dict[int, _RunState] = {}
+        self._ids_pruned_earlier: set[int] = set()
         self._poll: _Poll | None = None
         self._wake, self._ring = socket.socketpair()
         self._ring.setblocking(False)
-        self._deliver_for_the_dead()
+        self._deliver_for_dead_agents()
 
     @property
     def state(self) -> StudyState:
@@ -221,7 +221,7 @@ class RemoteStudyClient(StudyClient):
 
     @property
     def codes(self) -> set[str]:
-        """Identities of the code that has trained runs of the study, as far as is known here."""
+        """Identities of the code that is known here to have trained runs of the study."""
         return self._codes
 
     # ---- changes to report
@@ -238,8 +238,8 @@ class RemoteStudyClient(StudyClient):
         take: ClaimRequest | None,
         version: int | None,
     ) -> WriteResult:
-        """Send the outbox to the server: at once, but in parts where an outage has made it long."""
-        *first, last = _parts(changes)
+        """Send the outbox to the server, in parts if an outage has made it long."""
+        *first, last = _split_changes(changes)
         refused_ids: list[int] = []
         pruned_steps: dict[int, int] = {}
         for part in first:
@@ -265,25 +265,25 @@ class RemoteStudyClient(StudyClient):
 
     def _sync_changes(self, study_id: int, changes: Sequence[Change], **more: Any) -> SyncResponse:
         ticket_ids = {change.ticket_id for change in changes} & self._runs.keys()
-        runs = {id: _run_reports(self._runs[id]) for id in ticket_ids}
-        return self._line.sync(study_id, changes, runs=runs, **more)
+        runs = {id: _build_run_reports(self._runs[id]) for id in ticket_ids}
+        return self._rpc_client.sync(study_id, changes, runs=runs, **more)
 
     def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
-        self._line.sync(self._study.id, changes, dead=agent)
+        self._rpc_client.sync(self._study.id, changes, dead=agent)
 
     def _deliver(self, held_ids: list[int] | None = None) -> TicketRow | None:
-        """Deliver everything, and return the ticket that was taken with it."""
+        """Deliver all changes, and return the ticket that was claimed with them."""
         take = None
         if held_ids is not None:
             take = ClaimRequest(
                 max_number_by_kind={}, lease=self._spec.study.lease, max_attempts=1, held_ticket_ids=held_ids
             )
         self.outbox.flush(take)
-        return self._absorb(self._answer)
+        return self._apply_answer(self._answer)
 
-    def _absorb(self, answer: SyncResponse) -> TicketRow | None:
-        """Apply the server's answer and return the ticket in it."""
-        self._state, self._over = answer.state, answer.over
+    def _apply_answer(self, answer: SyncResponse) -> TicketRow | None:
+        """Apply the server's answer, and return the ticket in it, if any."""
+        self._state, self._is_over = answer.state, answer.over
         self._snapshot_fields = answer.snapshot or self._snapshot_fields
         if answer.refused:
             self.listeners.abandon(answer.refused)
@@ -296,9 +296,11 @@ class RemoteStudyClient(StudyClient):
         ticket: TicketRow = deserialize(TicketRow, assignment.ticket)
         reports = {step: math.nan if value is None else value for step, value in assignment.reports}
         self._tickets[ticket.id], self._requests[ticket.id] = ticket, assignment.request
-        self._runs[ticket.id] = _Run(attempt=ticket.attempt, total_steps=ticket.total_steps, reports=reports)
+        self._runs[ticket.id] = _RunState(
+            attempt=ticket.attempt, total_steps=ticket.total_steps, reports=reports
+        )
         if assignment.pruned:
-            self._pruned_before.add(ticket.id)
+            self._ids_pruned_earlier.add(ticket.id)
         return ticket
 
     def report_run_started(self, change: RunStarted, history: Mapping[int, float]) -> None:
@@ -325,7 +327,7 @@ class RemoteStudyClient(StudyClient):
     def report_run_ended(
         self, change: RunEnded, before: TicketRow, row: TicketRow, reports: Mapping[int, float]
     ) -> None:
-        """Report the end of a run; the server adds what follows from the whole study."""
+        """Report the end of a run; the server adds the values that depend on the whole study."""
         self._runs[row.id].reports = dict(reports)
         self.outbox.add(change)
         self._tickets[row.id] = row
@@ -338,44 +340,44 @@ class RemoteStudyClient(StudyClient):
         self._tickets[row.id] = row
 
     def report_attempt_released(self, change: AttemptReleased) -> None:
-        """Report that an attempt was returned."""
+        """Report that an attempt was released."""
         self.outbox.add(change)
         ticket = self._tickets[change.ticket_id]
         self._tickets[change.ticket_id] = dataclasses.replace(ticket, state="waiting", agent=None)
 
     @property
-    def urgent(self) -> bool:
+    def has_unreported_end(self) -> bool:
         """Whether the end of a run is still to be reported."""
-        # while a ticket is waited for, no other is asked for in passing
-        return self.outbox.urgent and self._poll is None
+        # while a request for a ticket is open, no further ticket is claimed
+        return self.outbox.has_unreported_end and self._poll is None
 
-    # ---- what is to be done
+    # ---- next work
 
     def wakeup_sockets(self) -> Sequence[socket.socket]:
-        """Return what becomes readable when the server has answered a request for a ticket."""
+        """Return the socket that becomes readable when the server has answered a request for a ticket."""
         return (self._wake,)
 
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
-        """Return a ticket to do, None if there is none just now; the server is asked to say when there is."""
+        """Return a ticket to train; if there is none now, request one of the server and return None."""
         if self._poll is not None:
             return self._poll_ticket()
-        if self.outbox.urgent:
-            began = time.monotonic()
+        if self.outbox.has_unreported_end:
+            started_at = time.monotonic()
             ticket = self._deliver(held_ids)
-            if ticket is not None or self._over:
+            if ticket is not None or self._is_over:
                 return ticket
-            self._had_nothing(began)
-        if self._state == "paused" or self._over:
+            self._record_empty_poll(started_at)
+        if self._state == "paused" or self._is_over:
             return None
         self._connection.check()
         wait = _WAIT_SECONDS if held_ids or self._stays else _SHORT_WAIT_SECONDS
-        take = TakeRequest(held_ticket_ids=held_ids, wait=min(wait, LONGEST_WAIT))
-        self._poll = _Poll(self._line, self._study.id, take, self._ring)
+        take = TakeRequest(held_ticket_ids=held_ids, wait=min(wait, MAX_WAIT_SECONDS))
+        self._poll = _Poll(self._rpc_client, self._study.id, take, self._ring)
         return None
 
-    def _had_nothing(self, began: float) -> None:
-        if self._state == "running" and not self._over:
-            self.last_empty_poll_at = began
+    def _record_empty_poll(self, started_at: float) -> None:
+        if self._state == "running" and not self._is_over:
+            self.last_empty_poll_at = started_at
 
     def _poll_ticket(self) -> TicketRow | None:
         """Return the ticket that the server has answered with, None if no answer has come yet."""
@@ -387,17 +389,17 @@ class RemoteStudyClient(StudyClient):
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096, socket.MSG_DONTWAIT)
         answer = self._connection.call(poll.answer.result, reads=True)
-        ticket = self._absorb(answer)
+        ticket = self._apply_answer(answer)
         if ticket is None:
-            self._had_nothing(poll.began)
+            self._record_empty_poll(poll.started_at)
         return ticket
 
     def is_finished(self) -> bool:
         """Return whether nothing is left to do, now and later."""
-        return self._over and not len(self.outbox)
+        return self._is_over and not len(self.outbox)
 
-    def request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
-        """Return what a worker is to do with a ticket."""
+    def build_request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
+        """Return the request to a worker to train a ticket."""
         plain = dict(self._requests[ticket.id])
         plain |= {"program": dataclasses.asdict(self._program), "folder": str(self.folder(ticket))}
         request = decode(json.dumps(plain).encode())
@@ -407,13 +409,13 @@ class RemoteStudyClient(StudyClient):
         return request
 
     def reports(self, ticket: TicketRow) -> dict[int, float]:
-        """Return what earlier attempts at a ticket have reported, step to value."""
+        """Return the reports of earlier attempts of a ticket, step to value."""
         return dict(self._runs[ticket.id].reports)
 
     def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
-        """Return whether the pruner ends a run by what earlier attempts have reported."""
-        was_pruned = ticket.id in self._pruned_before
-        self._pruned_before.discard(ticket.id)
+        """Return whether the pruner ends a run by the reports of earlier attempts."""
+        was_pruned = ticket.id in self._ids_pruned_earlier
+        self._ids_pruned_earlier.discard(ticket.id)
         return was_pruned
 
     def has_finished_run(self) -> bool:
@@ -423,46 +425,48 @@ class RemoteStudyClient(StudyClient):
         )
 
     def tickets(self) -> Mapping[int, TicketRow]:
-        """Return the tickets that this agent has had."""
+        """Return the tickets that this agent has claimed, by id."""
         return self._tickets
 
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
-        """Return the study in the server's last answer, with what the agent's own workers do."""
+        """Return the study as in the server's last answer, with the agent's own workers."""
         stage = next((view.kind for view in own_views if view.kind is not None), None)
         return Snapshot(
             **{**self._snapshot_fields, "stage": stage, "workers": list(own_views), "elapsed": elapsed}
         )
 
     def close(self) -> None:
-        """Deliver what can be delivered; the rest is on disk for the next agent on this machine."""
+        """Deliver the changes if possible; else they stay on disk for the next agent on this machine."""
         with contextlib.suppress(StoreUnavailableError, StudyFailed, StorageError, TempoptError):
             self._deliver()
         with contextlib.suppress(TempoptError):
-            self._line.leave(self._study.id)
-        mark_agent_left(self._line.agent)
+            self._rpc_client.leave(self._study.id)
+        mark_agent_left(self._rpc_client.agent)
         if self._poll is not None:
-            self._poll.give_back()
+            self._poll.release_ticket()
         self.disconnect()
 
     def disconnect(self) -> None:
-        """Close the connections through which news of the study arrives."""
+        """Close the sockets on which the server's answers are announced."""
         self._wake.close()
         if self._poll is None or self._poll.answer.done():
-            # else its thread rings once more, and is the last to hold it
+            # else the thread of the request still writes to it, and holds the last reference
             self._ring.close()
 
 
 class _Poll:
-    """One request for a ticket, in a thread of its own: the server answers when there is one."""
+    """One request for a ticket, in its own thread: the server answers when a ticket may begin."""
 
-    def __init__(self, line: AgentRpcClient, study_id: int, take: TakeRequest, ring: socket.socket) -> None:
-        self.began = time.monotonic()
+    def __init__(
+        self, rpc_client: AgentRpcClient, study_id: int, take: TakeRequest, ring: socket.socket
+    ) -> None:
+        self.started_at = time.monotonic()
         self.answer: Future[SyncResponse] = Future()
-        self._line, self._study_id = line, study_id
+        self._rpc_client, self._study_id = rpc_client, study_id
 
         def ask() -> None:
             try:
-                self.answer.set_result(line.sync(study_id, take=take))
+                self.answer.set_result(rpc_client.sync(study_id, take=take))
             except Exception as error:
                 self.answer.set_exception(error)
             with contextlib.suppress(OSError):
@@ -470,15 +474,15 @@ class _Poll:
 
         threading.Thread(target=ask, name="tempopt-take", daemon=True).start()
 
-    def give_back(self) -> None:
-        """Release a ticket that the answer has, or will have, since the agent has left."""
+    def release_ticket(self) -> None:
+        """Release the ticket that the answer has, or will have: the agent has left."""
         self.answer.add_done_callback(self._release)
 
     def _release(self, answer: Future[SyncResponse]) -> None:
         if answer.exception() is None and answer.result().claim is not None:
-            # who cannot say so leaves the ticket to its lease
+            # if the server cannot be reached, the ticket is released when its lease expires
             with contextlib.suppress(TempoptError):
-                self._line.leave(self._study_id)
+                self._rpc_client.leave(self._study_id)
 
 
 def to_study_row(joined: JoinResponse) -> StudyRow:
@@ -488,13 +492,13 @@ def to_study_row(joined: JoinResponse) -> StudyRow:
     return study
 
 
-def _parts(changes: Sequence[Change]) -> list[list[Change]]:
-    """Return changes in their order, in parts that a server reads: one part, empty, if there are none."""
+def _split_changes(changes: Sequence[Change]) -> list[list[Change]]:
+    """Split changes, in order, into parts that a server accepts; one empty part if there are no changes."""
     parts: list[list[Change]] = [[]]
     size = 0
     for change in changes:
         length = len(json.dumps(change_to_plain(change)))
-        if parts[-1] and size + length > _MOST_BYTES:
+        if parts[-1] and size + length > _MAX_REQUEST_BYTES:
             parts.append([])
             size = 0
         parts[-1].append(change)
@@ -502,6 +506,6 @@ def _parts(changes: Sequence[Change]) -> list[list[Change]]:
     return parts
 
 
-def _run_reports(run: _Run) -> RunReports:
+def _build_run_reports(run: _RunState) -> RunReports:
     reports = [(step, value if math.isfinite(value) else None) for step, value in sorted(run.reports.items())]
     return RunReports(attempt=run.attempt, total_steps=run.total_steps, reports=reports)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request that is read between two steps of work, so that none is left half done."""
+"""Ctrl-C and SIGTERM as a request that is read between two steps of work, so that each step is completed."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-LEAVING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask an agent to leave in good order."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""The signals that ask an agent to shut down gracefully."""
 
 
 class Interrupt:
-    """Whether the work has to end, and a socket that becomes readable when it has to."""
+    """A request to end the work, and a socket that becomes readable with it."""
 
     def __init__(self) -> None:
         self.is_requested = False
         self.wake, self._signal = socket.socketpair()
 
     def ask(self, signum: int, frame: FrameType | None) -> None:
-        """Ask for the end; a second signal raises at once."""
+        """Request the end; a second signal raises KeyboardInterrupt."""
         if self.is_requested:
             raise KeyboardInterrupt
         self.is_requested = True
@@ -35,7 +35,7 @@ class Interrupt:
 
 @contextlib.contextmanager
 def sigterm_as_keyboard_interrupt() -> Iterator[None]:
-    """Make every signal to leave end what is being done as Ctrl-C does (main thread only)."""
+    """Raise KeyboardInterrupt at each of the signals (main thread only)."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -46,7 +46,7 @@ def sigterm_as_keyboard_interrupt() -> Iterator[None]:
 
 @contextlib.contextmanager
 def capture_signals() -> Iterator[Interrupt]:
-    """Turn the signals to leave into an :class:`Interrupt` (main thread only: no others are ours)."""
+    """StudyTurn the signals into an :class:`Interrupt` (main thread only)."""
     interrupt = Interrupt()
     try:
         with _install_handler(interrupt.ask):
@@ -58,8 +58,8 @@ def capture_signals() -> Iterator[Interrupt]:
 @contextlib.contextmanager
 def _install_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     is_main_thread = threading.current_thread() is threading.main_thread()
-    # who said nohup does not want to hear of a terminal that goes away
-    signums = [s for s in LEAVING if signal.getsignal(s) != signal.SIG_IGN] if is_main_thread else []
+    # nohup ignores SIGHUP, so that the process outlives its terminal
+    signums = [s for s in STOP_SIGNALS if signal.getsignal(s) != signal.SIG_IGN] if is_main_thread else []
     before = {signum: signal.signal(signum, handler) for signum in signums}
     try:
         yield

@@ -1,4 +1,4 @@
-"""When a study has used up what it was allowed: the search then ends, in time for what proves it."""
+"""Conditions that end a search early: convergence, and limits of time with a reserve for confirming."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ _HOUR = 3600.0
 
 
 def find_stop_reason(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:
-    """Return in words the limit that ends the search now, None if it continues or is over already.
+    """Return a sentence on the limit that ends the search now, None if it continues or is over already.
 
-    It continues while the next run fits into the limit, with what runs at work have still to cost and what
-    choosing and confirming take, as far as that can be foreseen. What counts for ``gpu_hours`` is the time of
-    cards, and where runs train on none their training time.
+    The search continues while the limit allows the estimated rest of the runs in progress, one more run, and
+    choosing and confirming. ``gpu_hours`` counts the time of GPUs; for runs without a GPU, their training
+    time.
 
     Args:
         spec: The study's spec, with ``study.limits``.
-        cache: Its tickets, and its age.
-        workers: Workers that will share what is left to do, >= 1.
+        cache: The study's tickets and age.
+        workers: Workers that share the remaining runs, >= 1.
     """
     limits = spec.study.limits
     if limits.hours is None and limits.gpu_hours is None:
         return None
-    if not any(row.state == "waiting" for kind in SEARCH_KINDS for row in cache.of_kind(kind)):
+    if not any(row.state == "waiting" for kind in SEARCH_KINDS for row in cache.tickets_of_kind(kind)):
         return None
     tickets = list(cache.tickets.values())
     search_seconds, proof_seconds = _estimate_remaining_seconds(tickets, spec, attrgetter("seconds"))
     search_gpu_seconds, proof_gpu_seconds = _estimate_remaining_seconds(tickets, spec, gpu_seconds_of)
     allowances = (
         ("hours", cache.age, search_seconds / workers, proof_seconds / workers, limits.hours),
-        ("gpu_hours", cache.spent, search_gpu_seconds, proof_gpu_seconds, limits.gpu_hours),
+        ("gpu_hours", cache.gpu_seconds, search_gpu_seconds, proof_gpu_seconds, limits.gpu_hours),
     )
     for name, used_amount, search, proof, limit in allowances:
         if limit is not None and (used_amount + search + proof) / _HOUR > limit:
             return (
                 f"study.limits.{name} allows {limit:g}; {used_amount / _HOUR:.3g} are used and confirming "
-                f"takes about {proof / _HOUR:.3g} more. The search ends here; what it has found is "
+                f"takes about {proof / _HOUR:.3g} more. The search ends here; its best configuration is "
                 "confirmed."
             )
     return None
@@ -54,9 +54,9 @@ def find_stop_reason(spec: StudySpec, cache: StudyCache, *, workers: int) -> str
 def _estimate_remaining_seconds(
     tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float]
 ) -> tuple[float, float]:
-    """Return the seconds that the search still costs if one run more begins, and those of choosing and proof.
+    """Return the seconds that the search still takes if one more run begins, and those of choosing and proof.
 
-    The latter have a margin of two standard errors of what so many runs cost.
+    The latter include a margin of two standard errors of their estimate.
     """
     costs = [cost(ticket) for ticket in tickets if ticket.outcome == "complete"]
     if not costs:
@@ -65,7 +65,7 @@ def _estimate_remaining_seconds(
     running = [ticket for ticket in tickets if ticket.kind in SEARCH_KINDS and ticket.state == "running"]
     search = mean + sum(max(0.0, mean - cost(ticket)) for ticket in running)
     count = remaining_confirmation_runs(tickets, spec)
-    # the mean that they are taken to cost is uncertain, too
+    # the second term: the mean cost is an estimate, too
     spread = variance(costs) * (count + count**2 / len(costs)) if len(costs) > 1 else 0.0
     return search, count * mean + 2.0 * math.sqrt(spread)
 
@@ -73,17 +73,17 @@ def _estimate_remaining_seconds(
 def find_convergence_reason(
     spec: StudySpec, ticket: TicketRow, arms: SearchArms, *, num_left: int
 ) -> str | None:
-    """Return in words that nothing left of the search could be noticed, None if something could, or may.
+    """Return a sentence that the rest of the search cannot change the verdict, None if it may.
 
-    What all runs that are left would add if each were worth as much as the next, against the standard error
-    of the gain that they are searched for. So Makarova et al. end a search (2022, "Automatic Termination for
-    Hyperparameter Optimization"), with a bound on the regret in place of the expected rise.
+    Compares the expected improvement of all remaining runs, if each adds as much as the next one, with the
+    standard error of the gain. Makarova et al. (2022, "Automatic Termination for Hyperparameter
+    Optimization") end a search in this way, with a bound on the regret in place of the expected improvement.
 
     Args:
         spec: The study's spec, with ``study.limits.standard_errors``.
-        ticket: A search ticket that has not been begun.
-        arms: What is known.
-        num_left: Search tickets that have not been begun, this one included.
+        ticket: A search ticket that has not begun.
+        arms: Model of the runs so far.
+        num_left: Number of search tickets that have not begun, this one included.
     """
     limit = spec.study.limits.standard_errors
     prospect = arms.expected_improvement(ticket) if limit is not None and ticket.kind == "search" else None
@@ -95,6 +95,6 @@ def find_convergence_reason(
         return None
     return (
         f"study.limits.standard_errors is {limit:g}: the next trial is expected to add {rise:.2g}, and all "
-        f"{num_left} that are left {num_left * rise:.2g}, were each worth as much, to a gain with a standard "
-        f"error of {error:.2g}. The search ends here; what it has found is confirmed."
+        f"{num_left} that are left {num_left * rise:.2g} if each adds as much, to a gain with a standard "
+        f"error of {error:.2g}. The search ends here; its best configuration is confirmed."
     )

@@ -1,4 +1,4 @@
-"""A study as one agent sees it, wherever that is: in a database, or behind a server."""
+"""The interface between an agent and its study, in a database or behind a server."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tempopt.storage.rows import Checkpoint, StudyRow, StudyState, TicketRow, ch
 from tempopt.training.messages import AnyRequest
 
 THOROUGH_SECONDS = 2.0
-"""So often at most, while nothing is known to wait, it is asked what others have lost."""
+"""While no ticket is known to wait, lost tickets of other agents are looked for at most this often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFolders:
-    """Where the runs of a study are written, each in a subfolder.
+    """Folders of a study, with a subfolder for each run.
 
     Args:
-        logs: Local folder for logs and for what cannot be delivered.
-        checkpoints: URL of the folder for checkpoints, or of the server that keeps them.
+        logs: Local folder for logs and for changes that cannot be delivered.
+        checkpoints: URL of the folder for checkpoints, or of the server that stores them.
     """
 
     logs: Path
@@ -47,11 +47,11 @@ class RunFolders:
 
 @dataclass(slots=True, kw_only=True)
 class AgentCallbacks:
-    """What an agent does when news of its study arrives.
+    """Callbacks of an agent for answers of the store.
 
     Args:
-        abandon: Called with the ids of tickets that are others' by now, before anything else is done.
-        prune: Called with the id and the attempt of a ticket whose run is to end as pruned.
+        abandon: Called with the ids of tickets that other agents hold by now, before all else.
+        prune: Called with the id and the attempt of a ticket whose run has to end as pruned.
     """
 
     abandon: Callable[[Collection[int]], None] = lambda ids: None
@@ -59,20 +59,20 @@ class AgentCallbacks:
 
 
 class StudyClient(abc.ABC):
-    """A study as one agent sees it. Requests raise StoreUnavailableError and can be repeated.
+    """A study, for one agent. Requests raise StoreUnavailableError and can be repeated.
 
     Args:
         spec: The study's spec.
         study: The study's row.
         folders: Where its runs are written.
-        observer: Receives what a person should read.
-        outbox: Changes that are not delivered yet; the attribute of that name.
+        observer: Receives notes for the user.
+        outbox: Queue of changes that are not delivered yet.
 
     Attributes:
-        outbox: Changes that are not delivered yet.
-        listeners: What the agent does when the study tells it something.
-        last_empty_poll_at: Time of the last request for a ticket to which the store answered that there is
-            none to begin, by the monotonic clock; minus infinity: there was no such request.
+        outbox: Queue of changes that are not delivered yet.
+        listeners: Callbacks of the agent.
+        last_empty_poll_at: Time, on the monotonic clock, of the last request for a ticket to which the store
+            answered that none may begin; minus infinity: there was no such request.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class StudyClient(abc.ABC):
     @property
     @abc.abstractmethod
     def codes(self) -> set[str]:
-        """Identities of the code that has trained runs of the study, as far as is known; may be added to."""
+        """Identities of the code that is known to have trained runs of the study; a mutable set."""
 
     @property
     @abc.abstractmethod
@@ -98,15 +98,15 @@ class StudyClient(abc.ABC):
         """State of the study when it was last read."""
 
     def wakeup_sockets(self) -> Sequence[Connection | socket]:
-        """Return what becomes readable when there is news without a request."""
+        """Return the sockets that become readable when an answer of the store has arrived."""
         return ()
 
     # ---- changes to report
 
     @property
-    def urgent(self) -> bool:
-        """Whether the end of a run is still to be reported; claiming the next ticket reports it, too."""
-        return self.outbox.urgent
+    def has_unreported_end(self) -> bool:
+        """Whether the end of a run is not reported yet; claiming the next ticket reports it, too."""
+        return self.outbox.has_unreported_end
 
     def flush(self) -> None:
         """Deliver the queued changes if it is time."""
@@ -121,25 +121,26 @@ class StudyClient(abc.ABC):
     def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
         """Deliver changes of an agent that has died."""
 
-    def _deliver_for_the_dead(self) -> bool:
-        """Deliver what agents on this machine could not before they died; return whether there was any."""
+    def _deliver_for_dead_agents(self) -> bool:
+        """Deliver the changes of agents on this machine that died before; return whether there were any."""
         has_delivered = False
         for path, agent, changes in iter_orphaned_queues(self._folders.logs, self.outbox.file_prefix):
             self._deliver_as(agent, changes)
             self._observer.note(
-                "What an agent on this machine could not tell the store before it died was told."
+                "The changes that an agent on this machine could not deliver before it died were delivered."
             )
             has_delivered = True
-            # a file that stays is delivered once more, which changes nothing
+            # if the file cannot be removed, its changes are delivered again, which has no effect
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
         return has_delivered
 
     def heartbeat(self, ticket: TicketRow, seconds: float, *, step: int | None = None) -> None:
-        """Renew a lease with the next delivery, since its run has made progress.
+        """Renew the lease of a run that has made progress, with the next delivery.
 
         Args:
-            step: Optimizer steps that it has done; None: not known yet.
+            seconds: Length of the lease.
+            step: Optimizer steps that the run has done; None: not known yet.
         """
         self.outbox.renew(ticket.id, ticket.attempt, seconds, step=step)
 
@@ -152,7 +153,7 @@ class StudyClient(abc.ABC):
         """Report that a run has begun to train.
 
         Args:
-            history: What counts of what earlier attempts have reported, step to value.
+            history: The reports of earlier attempts that count, step to value.
         """
 
     def report_metric(
@@ -164,19 +165,21 @@ class StudyClient(abc.ABC):
         total_steps: int | None,
         trained_seconds: float,
     ) -> bool:
-        """Report a value of the metric, and return whether the pruner ends the run there.
+        """Report a value of the metric, and return whether the pruner ends the run at it.
 
         Args:
             step: Step of the report.
-            reports: All that count of this run, this one included.
-            total_steps: Steps of the whole run; at its last nothing is pruned.
+            reports: All reports of this run that count, this one included, step to value.
+            total_steps: Steps of the whole run; it is not pruned at its last step.
             trained_seconds: Seconds that the run has trained.
         """
         change = MetricReported(ticket_id=ticket.id, attempt=ticket.attempt, step=step, value=reports[step])
         self.outbox.add(change, age=trained_seconds)
         return False
 
-    def keep(self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float) -> TicketRow:
+    def record_checkpoint(
+        self, ticket: TicketRow, checkpoint: Checkpoint, *, trained_seconds: float
+    ) -> TicketRow:
         """Record a checkpoint, delete those that are no longer needed, and return the ticket with it."""
         change = CheckpointRecorded(ticket_id=ticket.id, attempt=ticket.attempt, checkpoint=checkpoint)
         self.outbox.add(change, age=trained_seconds)
@@ -193,8 +196,8 @@ class StudyClient(abc.ABC):
 
         Args:
             before: The ticket while the run was in progress.
-            row: The ticket after it, as far as the run tells.
-            reports: All that count of it.
+            row: The ticket after the run.
+            reports: All reports of the run that count, step to value.
         """
 
     @abc.abstractmethod
@@ -205,21 +208,21 @@ class StudyClient(abc.ABC):
 
     @abc.abstractmethod
     def report_attempt_released(self, change: AttemptReleased) -> None:
-        """Report that an attempt was returned."""
+        """Report that an attempt was released."""
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Deliver what can be delivered, and give back what was taken a moment ago."""
+        """Deliver the changes if possible, and release tickets that were claimed and not begun."""
 
-    # ---- what is to be done, and how the study stands
+    # ---- next work, and state of the study
 
     @abc.abstractmethod
     def is_finished(self) -> bool:
-        """Return whether nothing is left to do, now and later; the next stage is opened if there is one."""
+        """Open the next stage if there is one, and return whether nothing is left to do, now and later."""
 
     @abc.abstractmethod
     def next_ticket(self, held_ids: list[int]) -> TicketRow | None:
-        """Return a ticket to do, with its parameters, None if there is none just now.
+        """Return a ticket to train, with its parameters, or None if no ticket may begin now.
 
         Args:
             held_ids: Ids of the tickets that are in progress here.
@@ -230,20 +233,20 @@ class StudyClient(abc.ABC):
         return self._folders.logs / run_name(ticket.kind, ticket.number)
 
     @abc.abstractmethod
-    def request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
-        """Return what a worker is to do with a ticket that has its parameters.
+    def build_request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
+        """Return the request to a worker to train a ticket that has its parameters.
 
         Args:
-            memory_share: Share of its card's memory that the run may take; None: all of it.
+            memory_share: Share of its GPU's memory that the run may take; None: all of it.
         """
 
     @abc.abstractmethod
     def reports(self, ticket: TicketRow) -> dict[int, float]:
-        """Return what earlier attempts at a ticket have reported, step to value."""
+        """Return the reports of earlier attempts of a ticket, step to value."""
 
     @abc.abstractmethod
     def was_pruned_earlier(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
-        """Return whether the pruner ends a run by what earlier attempts have reported."""
+        """Return whether the pruner ends a run by the reports of earlier attempts."""
 
     @abc.abstractmethod
     def has_finished_run(self) -> bool:
@@ -251,13 +254,13 @@ class StudyClient(abc.ABC):
 
     @abc.abstractmethod
     def tickets(self) -> Mapping[int, TicketRow]:
-        """Return the tickets that are known of, by id."""
+        """Return the known tickets by id."""
 
     @abc.abstractmethod
     def snapshot(self, own_views: Sequence[WorkerView], elapsed: float) -> Snapshot:
-        """Return the study as it stands, for observers.
+        """Return the current state of the study, for observers.
 
         Args:
-            own_views: What the agent's own workers do.
+            own_views: Views of the agent's own workers.
             elapsed: Seconds since the agent began.
         """

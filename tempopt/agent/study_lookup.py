@@ -1,4 +1,4 @@
-"""Finds a study in the store and checks that a spec asks the same question as the stored one."""
+"""Find a study in the store, and check that a spec describes the same study as the stored one."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def find_study(store: Store, name: str) -> StudyRow | None:
 
 
 def reconcile_spec(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
-    """Return a spec as that of a study that is there; what it says and the stored one does not, is stored.
+    """Return the spec of an existing study, completed by the stored one; store settings that may change.
 
     Raises:
-        StudyChanged: It asks something else.
+        StudyChanged: The spec describes a different study.
     """
     stored_spec = check_same_study(study, spec)
     spec = spec.with_stored_dry_run_results(stored_spec)
@@ -32,13 +32,13 @@ def reconcile_spec(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
         for study_spec in (stored_spec, spec)
     )
     if stored_counts != new_counts:
-        # who asks for fewer than there are most likely means so many more
+        # a total below the current number most likely means that many additional trials
         num_added = spec.num_trials - stored_spec.num_trials
         num_added = num_added if num_added > 0 else spec.num_trials
         raise StudyChanged(
-            f'The store has a study "{study.name}" that was begun with {stored_counts}, and {new_counts} are '
-            f"asked now. Ask for as many; to add {num_added} search tickets: tempopt resume {study.name} "
-            f"--trials +{num_added}. Or give this one another name (--name)."
+            f'The study "{study.name}" in the store was created with {stored_counts}; this spec has '
+            f"{new_counts}. Use the same numbers; to add {num_added} search tickets: tempopt resume "
+            f"{study.name} --trials +{num_added}. Or give this study another name (--name)."
         )
     if spec.to_json() != stored_spec.to_json():
         check_no_secrets(spec.trainer.get("logger"))
@@ -47,17 +47,17 @@ def reconcile_spec(store: Store, study: StudyRow, spec: StudySpec) -> StudySpec:
 
 
 def check_same_study(study: StudyRow, spec: StudySpec) -> StudySpec:
-    """Return the stored spec of a study; it may say otherwise only how many runs there are and their care.
+    """Return the stored spec of a study; the given one may differ in the number and handling of runs only.
 
     Raises:
-        StudyChanged: The given spec asks something else.
+        StudyChanged: The given spec describes a different study.
     """
     stored_spec = StudySpec.from_json(study.spec)
     if changes := diff_specs(stored_spec, spec.with_stored_dry_run_results(stored_spec)):
         listing = "\n".join(f"  {line}" for line in changes.values())
-        message = f'The store has a study "{study.name}" that was begun with another spec:\n{listing}\n'
+        message = f'The study "{study.name}" in the store was created with another spec:\n{listing}\n'
         raise StudyChanged(
-            f"{message}Give this one another name (--name), or continue that one: tempopt "
+            f"{message}Give this study another name (--name), or continue the stored one: tempopt "
             f"resume {study.name}. A study of another name learns from its runs with study.warm_start: "
             f"[{study.name}]."
         )
@@ -65,15 +65,15 @@ def check_same_study(study: StudyRow, spec: StudySpec) -> StudySpec:
 
 
 def check_distinct_param_names(store: Store, spec: StudySpec) -> None:
-    """Refuse a search whose parameters the database cannot tell apart in Optuna's tables.
+    """Refuse a search whose parameters the database cannot distinguish in Optuna's tables.
 
     Raises:
-        SpecError: Two of its names differ in case or accents alone, and the server ignores those.
+        SpecError: Two names differ only in case or accents, which the database ignores.
     """
     if spec.compare is None and (alike_names := store.find_colliding_param_names(list(spec.space("search")))):
         raise SpecError(
             f'The study spec searches "{alike_names[0]}" and "{alike_names[1]}", which the database '
-            f"{store.masked_url} takes for one and the same name in Optuna's tables (their collation "
+            f"{store.masked_url} treats as the same name in Optuna's tables (their collation "
             "ignores case or accents). Rename one of these arguments in the module, or give another "
-            "--storage: SQLite and PostgreSQL tell such names apart."
+            "--storage: SQLite and PostgreSQL distinguish such names."
         )

@@ -1,6 +1,6 @@
-"""Runs one agent on a study: takes it from where it stands to its verdict, or until the agent leaves.
+"""Run one agent on a study, from its current state to the verdict or until the agent leaves.
 
-Puts the rooms together: spec, store, workers and agent; each decision is made elsewhere.
+Connects spec, store, workers and agent; makes no decisions itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from tempopt.agent.agent_loop import Agent, Turn
+from tempopt.agent.agent_loop import Agent, StudyTurn
 from tempopt.agent.dry_run import check_spec_on_worker, note_long_stages, run_dry_run, start_workers
 from tempopt.agent.gpu_locks import claim_gpus
 from tempopt.agent.local_client import LocalStudyClient
@@ -44,17 +44,17 @@ from tempopt.verdict.planned_runs import planned_runs
 
 
 class StudyRunner:
-    """One agent's work on one study, from the workers' start to the result.
+    """One agent's work on one study, from the start of the workers to the result.
 
     Args:
-        store: Where the study is, or will be.
+        store: The database of the study.
         spec: Its spec.
-        study: Its row; None if it is to be begun.
+        study: Its row; None: it does not exist yet.
         workers: As for :func:`search`.
         checkpoints: As for :func:`search`.
-        observer: Is told what happens.
-        resume_if_paused: Whether a study that was paused goes on; False: it is left at rest.
-        turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+        observer: Receives notes and snapshots.
+        resume_if_paused: Whether a paused study is continued.
+        turn: When the agent leaves the study to serve another; None: it stays until nothing is left to do.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class StudyRunner:
         observer: Observer,
         *,
         resume_if_paused: bool = True,
-        turn: Turn | None = None,
+        turn: StudyTurn | None = None,
     ) -> None:
         self._turn = turn
         self._store = store
@@ -81,7 +81,7 @@ class StudyRunner:
         self._checkpoints = stored_url or normalize_checkpoint_url(folder)
 
     def run(self) -> StudyResult:
-        """Return the study's result when there is nothing left to do, or it was paused."""
+        """Work until nothing is left to do or the study is paused, and return its result."""
         self.run_until_idle()
         return load(self._store, self._spec.study.name, needs_measurements=True)
 
@@ -99,16 +99,16 @@ class StudyRunner:
         with _start_local_workers(spec, self._num_workers, Path(logs).absolute() / name) as (folder, workers):
             if self._study is not None and state != "running":
                 store.set_state(self._study.id, "running")
-            # on another machine than before, a class may not be there; better seen before a ticket is taken
+            # a class may be missing on this machine: check before a ticket is claimed
             if self._study is None:
                 on_stage = note_long_stages(self._observer.note)
                 spec, _ = run_dry_run(spec, workers[0], task="dry_run", on_stage=on_stage)
             else:
                 spec = check_spec_on_worker(spec, workers[0], again=self._turn is None)
             self._spec = spec
-            note = self._observer.note
+            on_note = self._observer.note
             study = ensure_study_exists(
-                store, spec, self._study, checkpoints=self._checkpoints, owner=user(), on_note=note
+                store, spec, self._study, checkpoints=self._checkpoints, owner=user(), on_note=on_note
             )
             folders = RunFolders(logs=folder, checkpoints=join(self._checkpoints, name))
             cache = StudyCache(spec, study, store)
@@ -117,16 +117,15 @@ class StudyRunner:
             )
             if self._study is None and not isinstance(self._observer, NullObserver):
                 runs = runs_text(planned_runs(spec))
-                note(f"{name}: {spec.study.direction} {spec.study.metric}; {runs}")
+                on_note(f"{name}: {spec.study.direction} {spec.study.metric}; {runs}")
             _run_agent(spec, client, workers, folders, self._observer, self._turn)
 
 
 def find_stored_checkpoints(study: StudyRow | None, *, is_multi_host: bool = False) -> str | None:
-    """Return where a study has kept its checkpoints, if its agents can be taken to reach that.
+    """Return the stored URL of a study's checkpoints, None if its agents cannot reach it.
 
     Args:
-        is_multi_host: Whether agents are on other machines; of a folder of this one it is seen whether it
-            is there.
+        is_multi_host: Whether agents run on other machines; if not, a local folder has to exist here.
     """
     url = None if study is None else study.checkpoints
     if url is None or is_multi_host or not is_local(url):
@@ -142,26 +141,28 @@ def run_remote_agent(
     folder: str | Path | None = None,
     token_file: str | Path | None = None,
     observer: Observer,
-    turn: Turn | None = None,
+    turn: StudyTurn | None = None,
 ) -> StudyState:
-    """Work on a study behind a server until nothing is left to do; return its state then.
+    """Work on a study behind a server until nothing is left to do, and return its state.
 
-    No database and no bucket is reached from here.
+    Needs no access to the database or to the bucket with the checkpoints.
 
     Args:
         connection: The server.
         name: Name of the study.
         workers: As for :func:`tempopt.search`.
         folder: Local folder for logs; None: ``tempopt-runs`` in the current one.
-        token_file: File that workers read the token for checkpoints from; None: where this process has it.
-        observer: Is told what happens.
-        turn: Says when the agent leaves the study to serve another; None: it stays until nothing is left.
+        token_file: File from which workers read the token for checkpoints; None: the source of this process's
+            token.
+        observer: Receives notes and snapshots.
+        turn: When the agent leaves the study to serve another; None: it stays until nothing is left to do.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: It was paused, or the server does not serve this agent.
-        SpecError: Its class is not found on this machine.
-        StudyFailed: Nothing can be trained, or the server was away for longer than ``study.store_timeout``.
+        UsageError: The study was paused, or the server does not serve this agent.
+        SpecError: A class of the spec is not found on this machine.
+        StudyFailed: Nothing can be trained, or the server could not be reached for ``study.store_timeout``
+            seconds.
     """
     joined = retry_while_busy(lambda: AgentRpcClient(connection, name, 1).join(), note=observer.note)
     study = to_study_row(joined)
@@ -170,7 +171,7 @@ def run_remote_agent(
     spec = StudySpec.from_json(study.spec)
     import_schedules(spec)
     note_program(spec, observer)
-    # workers put and get checkpoints themselves
+    # workers upload and download checkpoints themselves
     os.environ[SERVER] = connection.url
     if token_file is not None:
         os.environ["TEMPOPT_TOKEN_FILE"] = str(Path(token_file).absolute())
@@ -179,13 +180,18 @@ def run_remote_agent(
     num_workers = resolve_worker_count(workers, spec, turn)
     with _start_local_workers(spec, num_workers, logs) as (log_folder, worker_processes):
         spec = check_spec_on_worker(spec, worker_processes[0], again=turn is None)
-        line = AgentRpcClient(connection, name, len(worker_processes))
+        rpc_client = AgentRpcClient(connection, name, len(worker_processes))
         folders = RunFolders(logs=log_folder, checkpoints=connection.url)
         client = RemoteStudyClient(
-            spec=spec, joined=line.join(), line=line, folders=folders, observer=observer, stays=turn is None
+            spec=spec,
+            joined=rpc_client.join(),
+            rpc_client=rpc_client,
+            folders=folders,
+            observer=observer,
+            stays=turn is None,
         )
         _run_agent(spec, client, worker_processes, folders, observer, turn)
-    # a study that is over, or was deleted, needs no report on leaving
+    # a study that is over or was deleted gets no further report
     client.disconnect()
     return "done" if client.is_finished() else client.state
 
@@ -194,7 +200,7 @@ def run_remote_agent(
 def _start_local_workers(
     spec: StudySpec, num_requested: int | None, logs: Path
 ) -> Iterator[tuple[Path, list[WorkerProcess]]]:
-    """Start the workers of an agent, and make its folder for logs; all signals to leave are Ctrl-C."""
+    """Start the workers of an agent, and make its folder for logs; SIGTERM and SIGHUP act as Ctrl-C."""
     with (
         ensure_writable_dir(logs) as folder,
         sigterm_as_keyboard_interrupt(),
@@ -210,9 +216,9 @@ def _run_agent(
     workers: list[WorkerProcess],
     folders: RunFolders,
     observer: Observer,
-    turn: Turn | None,
+    turn: StudyTurn | None,
 ) -> None:
-    """Work on a study until nothing is left to do; ``workers`` are those that are alive then."""
+    """Work on a study until nothing is left to do; afterwards ``workers`` holds those that are alive."""
     agent = Agent(spec=spec, client=client, workers=workers, folders=folders, observer=observer, turn=turn)
     try:
         agent.run()
@@ -227,10 +233,10 @@ def note_program(spec: StudySpec, observer: Observer) -> None:
 
 
 def validate_sampler_and_pruner(spec: StudySpec) -> None:
-    """Refuse a sampler or pruner that cannot be made.
+    """Refuse a sampler or pruner that cannot be created.
 
     Raises:
-        SpecError: It does not take an option.
+        SpecError: It does not accept an option.
     """
     try_strategies(spec.study.sampler, spec.study.pruner)
 
@@ -238,32 +244,32 @@ def validate_sampler_and_pruner(spec: StudySpec) -> None:
 def claim_local_placements(
     spec: StudySpec, num_requested: int | None
 ) -> AbstractContextManager[list[Placement]]:
-    """Return where workers train, on cards that are this agent's until the end of the context.
+    """Return the placements of workers, on GPUs that this agent holds until the end of the context.
 
     Args:
         spec: The study's spec.
-        num_requested: Number of workers; None: as many as there is room for.
+        num_requested: Number of workers; None: as many as fit.
     """
     machine = this_machine()
     need = spec.resource_need(gpus=machine.has_gpus)
-    # one thread, whatever the machine: sums in another order would be other numbers
+    # the same number of threads on every machine: another order of sums changes the results
     threads = spec.resources_here.threads
 
-    def dealt(free: Machine) -> list[Placement]:
+    def assign(free: Machine) -> list[Placement]:
         count = count_workers(need, free, num_requested=num_requested, max_workers=spec.study.parallel)
         return assign_placements(need, count, free, threads=threads)
 
-    return claim_gpus(machine, dealt)
+    return claim_gpus(machine, assign)
 
 
 @contextlib.contextmanager
 def ensure_writable_dir(folder: Path) -> Iterator[Path]:
-    """Have a folder for logs, made and open to writing; of what was made, what stays empty is removed.
+    """Make a writable folder for logs; new folders that stay empty are removed at the end of the context.
 
     Raises:
-        UsageError: It cannot be made or written to.
+        UsageError: The folder cannot be made or written to.
     """
-    # what is refused has written nothing there
+    # a study that is refused leaves no empty folder
     with remove_new_empty_folders(folder):
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -272,20 +278,21 @@ def ensure_writable_dir(folder: Path) -> Iterator[Path]:
         except OSError as error:
             raise UsageError(
                 f"Checkpoints and logs cannot be written to {folder}: {error.strerror}. "
-                "Give a folder that can be, with --checkpoints."
+                "Give a writable folder with --checkpoints."
             ) from error
         yield folder
 
 
-def resolve_worker_count(workers: Workers | None, spec: StudySpec, turn: Turn | None) -> int | None:
-    """Return the number of workers that was asked for, None for as many as there is room for.
+def resolve_worker_count(workers: Workers | None, spec: StudySpec, turn: StudyTurn | None) -> int | None:
+    """Return the requested number of workers, None for as many as fit.
 
     Args:
-        workers: What this command was given; None: what the spec says.
-        turn: The turn of an agent of several studies, which uses at most ``study.parallel``; None: no such.
+        workers: Number given to the command; None: that of the spec.
+        turn: The turn of an agent of several studies, for which ``study.parallel`` is a limit; None: the
+            agent serves one study, and a higher number is an error.
 
     Raises:
-        UsageError: It is more than ``study.parallel`` allows.
+        UsageError: The number is not between 1 and ``study.parallel``.
     """
     num_workers = workers or spec.resources_here.workers
     if num_workers is None or num_workers == "auto":
@@ -294,7 +301,7 @@ def resolve_worker_count(workers: Workers | None, spec: StudySpec, turn: Turn | 
         return min(num_workers, spec.study.parallel)
     if not 1 <= num_workers <= spec.study.parallel:
         raise UsageError(
-            f"{num_workers} workers were asked for; study.parallel allows 1 to {spec.study.parallel}, "
-            "because a run may not depend on which of the others has finished first. Raise it in a new study."
+            f"{num_workers} workers were requested; study.parallel allows 1 to {spec.study.parallel}, "
+            "because a run must not depend on which other run has finished first. Raise it in a new study."
         )
     return num_workers

@@ -1,6 +1,6 @@
-"""The end of an attempt: the change for the store, the ticket after it, and what Optuna shows of its trial.
+"""The end of an attempt: the change for the store, the ticket after it, and the attributes of Optuna's trial.
 
-Decides nothing; what an attempt cost is counted here and nowhere else.
+Makes no decisions. The cost of an attempt is computed only here.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tempopt.storage.ticket_queries import last_values
 from tempopt.temperature import (
     TemperatureParameters,
     is_controlled,
+    list_temperatures,
     parameters_of_temperature,
-    temperatures_of,
 )
 from tempopt.training.messages import CONTROLLED_CURVE, Finished
 
 ENTROPY = "entropy/"
-"""Measurements of the attention entropy begin so; the layer and the head follow."""
+"""Prefix of the measurements of attention entropy; layer and head follow."""
 
 
 def build_run_ended(
@@ -34,11 +34,11 @@ def build_run_ended(
     value: float | None,
     measured: Sequence[Measurement],
 ) -> tuple[RunEnded, TicketRow]:
-    """Return what becomes of a ticket whose parameters have decided how its run ends.
+    """Return the change and the ticket of a run that has ended: complete, pruned or diverged.
 
     Args:
-        value: What counts of it, if anything does.
-        measured: What was measured at its end.
+        value: Value of the run, None if it has none.
+        measured: Measurements at its end.
     """
     ticket = slot.current_ticket
     outcomes = RunOutcome(
@@ -58,10 +58,10 @@ def build_run_ended(
 
 
 def apply_run_ended(ticket: TicketRow, outcomes: RunOutcome, total_steps: int | None) -> TicketRow:
-    """Return a ticket as it is once its run has ended.
+    """Return a ticket after the end of its run.
 
     Args:
-        ticket: As it was while the run was in progress.
+        ticket: The ticket while the run was in progress.
         total_steps: Steps of the whole run; None: it had not begun to train.
     """
     return dataclasses.replace(
@@ -79,10 +79,10 @@ def apply_run_ended(ticket: TicketRow, outcomes: RunOutcome, total_steps: int | 
 
 
 def to_pruned_outcome(outcomes: RunOutcome, value: float | None) -> RunOutcome:
-    """Return the outcomes of a run that went on, perhaps to its end, after the report that it is pruned at.
+    """Return the outcomes of a run that is pruned at an earlier report than its last.
 
     Args:
-        value: That report's.
+        value: The value of that report.
     """
     return dataclasses.replace(
         outcomes, outcome="pruned", value=value, diverged_at=None, error=None, measurements=[], maps=None
@@ -92,11 +92,11 @@ def to_pruned_outcome(outcomes: RunOutcome, value: float | None) -> RunOutcome:
 def build_attempt_lost(
     slot: WorkerSlot, why: str, *, max_attempts: int, alone: bool
 ) -> tuple[AttemptLost, TicketRow]:
-    """Return what becomes of a ticket whose attempt was lost: it waits again, or has failed.
+    """Return the change and the ticket of a lost attempt: the ticket waits again, or has failed.
 
     Args:
-        max_attempts: Failures after which it is not tried again, >= 1.
-        alone: Whether it is to have a card to itself from then on.
+        max_attempts: Failures after which the ticket is not repeated, >= 1.
+        alone: Whether it needs a GPU to itself from then on.
     """
     ticket, seconds = slot.current_ticket, slot.age
     change = AttemptLost(
@@ -113,7 +113,7 @@ def build_attempt_lost(
 
 
 def apply_attempt_lost(ticket: TicketRow, change: AttemptLost) -> TicketRow:
-    """Return a ticket as it is after an attempt was lost."""
+    """Return a ticket after the loss of an attempt."""
     row = dataclasses.replace(
         ticket,
         error=change.error,
@@ -128,7 +128,7 @@ def apply_attempt_lost(ticket: TicketRow, change: AttemptLost) -> TicketRow:
 
 
 def build_attempt_released(slot: WorkerSlot, peak_memory: int | None) -> AttemptReleased:
-    """Return the change for a ticket that is returned in good order."""
+    """Return the change for a ticket that is released without a failure."""
     ticket, seconds = slot.current_ticket, slot.age
     return AttemptReleased(
         ticket_id=ticket.id,
@@ -143,47 +143,48 @@ def build_attempt_released(slot: WorkerSlot, peak_memory: int | None) -> Attempt
 def build_trial_user_attrs(
     ticket: TicketRow, seconds: float, gain: float | None, measurements: Iterable[Measurement]
 ) -> dict[str, int | float]:
-    """Return the numbers by which a trial that has ended can be sorted; what cannot be said is left out.
+    """Return the user attributes of a trial that has ended; values that are not known are left out.
 
-    Their names are no names of parameters, so that a table holds both.
+    The names differ from all names of parameters, so that one table can hold both.
 
-    ``tau_init``, ``tau_final``: attention's temperature at progress 0 and 1, in the geometric mean over the
-    layers, or the last one that was measured where it follows a target of the entropy;
-    ``contrast_init``, ``contrast_final``: that of a temperature named ``contrast``.
-    ``gain``: value of a complete run less the mean of the baseline's runs, > 0 being better; of a trial that
-    ended before all of these had there is none.
-    ``entropy_final``: attention entropy at the end, a share of ln n in [0, 1], in the mean over all heads.
-    ``seconds``: of training, all attempts. ``seed``: of the run.
+    - ``tau_init``, ``tau_final``: attention temperature at progress 0 and 1, geometric mean over the layers;
+      under entropy control ``tau_final`` is the last one that was measured.
+    - ``contrast_init``, ``contrast_final``: the same of a temperature named ``contrast``.
+    - ``gain``: value of a complete run minus the mean of the baseline runs, > 0 being better; missing if the
+      trial ended before all baseline runs had.
+    - ``entropy_final``: attention entropy at the end as a share of ln n, in [0, 1], mean over all heads.
+    - ``seconds``: training seconds of all attempts.
+    - ``seed``: seed of the run.
 
     Args:
-        ticket: As it was taken; one that has no trial has no attributes.
+        ticket: The ticket when it was claimed; without a trial there are no attributes.
         seconds: Training seconds of this attempt.
-        gain: As far as it is known.
-        measurements: What was measured at its end.
+        gain: The gain, None while it is not known.
+        measurements: Measurements at the end of the run.
     """
     if ticket.trial_number is None:
         return {}
     attributes: dict[str, int | float] = {}
     parameters = ticket.parameters or {}
-    for name in temperatures_of(parameters):
+    for name in list_temperatures(parameters):
         level = (
             TemperatureParameters.from_mapping(parameters_of_temperature(parameters, name)).plan(1).schedule
         )
         attributes |= {f"{name or 'tau'}_init": level(0.0), f"{name or 'tau'}_final": level(1.0)}
     measurements = list(measurements)
     if is_controlled(parameters):
-        ends = _ends(CONTROLLED_CURVE, measurements)
+        ends = _list_last_values(CONTROLLED_CURVE, measurements)
         attributes["tau_final"] = geometric_mean(ends) if ends else math.nan
     if gain is not None:
         attributes["gain"] = gain
-    if entropies := _ends(ENTROPY, measurements):
+    if entropies := _list_last_values(ENTROPY, measurements):
         attributes["entropy_final"] = fmean(entropies)
     attributes |= {"seconds": ticket.seconds + seconds, "seed": ticket.seed}
     return {name: number for name, number in attributes.items() if math.isfinite(number)}
 
 
-def _ends(prefix: str, measurements: Iterable[Measurement]) -> list[float]:
-    """Return the last value of each measurement of a ticket whose name begins so."""
+def _list_last_values(prefix: str, measurements: Iterable[Measurement]) -> list[float]:
+    """Return the last value of each measurement whose name begins with a prefix."""
     return [
         value
         for values_by_ticket in last_values(measurements, prefix).values()

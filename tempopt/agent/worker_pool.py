@@ -1,6 +1,6 @@
-"""An agent's workers: who may be given a ticket, who waits for a card to itself, who is started anew.
+"""An agent's workers: which may get a ticket, which wait for a GPU to themselves, which are restarted.
 
-Knows neither the store nor what is trained. An agent owns whole cards, so that a run can have one to itself.
+Independent of the store and of the training. An agent holds whole GPUs, so that a run can have one to itself.
 """
 
 from __future__ import annotations
@@ -9,103 +9,108 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from tempopt.agent.process import WorkerProcess
-from tempopt.agent.worker_slot import Process, WorkerSlot
+from tempopt.agent.worker_slot import ProcessState, WorkerSlot
 
-_STILLBORN = 3
+_MAX_DEATHS_PER_WORKER = 3
 
 
 class WorkerPool:
-    """The workers of one agent, and what each is doing.
+    """The workers of one agent, with their states.
 
     Args:
         workers: Warm workers, one run each at a time.
     """
 
     def __init__(self, workers: Sequence[WorkerProcess]) -> None:
-        self.all = [WorkerSlot(worker=worker) for worker in workers]
+        self.slots = [WorkerSlot(worker=worker) for worker in workers]
         self._deaths = 0
 
     @property
     def workers(self) -> list[WorkerProcess]:
         """The workers that are alive now."""
-        return [slot.worker for slot in self.all if not slot.suspended]
+        return [slot.worker for slot in self.slots if not slot.is_suspended]
 
     def idle_workers(self) -> list[WorkerSlot]:
-        """Return the workers that may take a ticket."""
-        return [slot for slot in self.all if slot.idle and not self._is_gpu_reserved(slot)]
+        """Return the workers that may get a ticket."""
+        return [slot for slot in self.slots if slot.is_idle and not self._is_gpu_reserved(slot)]
 
     def held_ticket_ids(self) -> list[int]:
         """Return the ids of the tickets in progress."""
-        return [slot.ticket.id for slot in self.all if slot.ticket is not None]
+        return [slot.ticket.id for slot in self.slots if slot.ticket is not None]
 
-    def listening(self) -> dict[Connection, WorkerSlot]:
+    def connections(self) -> dict[Connection, WorkerSlot]:
         """Return the workers that can send messages, by connection."""
-        return {slot.worker.connection: slot for slot in self.all if not slot.suspended}
+        return {slot.worker.connection: slot for slot in self.slots if not slot.is_suspended}
 
-    def busy(self) -> dict[Connection, WorkerSlot]:
+    def busy_connections(self) -> dict[Connection, WorkerSlot]:
         """Return the workers with a ticket in progress, by connection."""
-        return {slot.worker.connection: slot for slot in self.all if slot.ticket is not None}
+        return {slot.worker.connection: slot for slot in self.slots if slot.ticket is not None}
 
-    def waiting_for(self, slot: WorkerSlot) -> Iterator[WorkerSlot]:
-        """Yield the workers that wait until this one leaves their GPU to them."""
-        return (neighbour for neighbour in self._neighbours(slot) if neighbour.waiting)
+    def iter_waiting_for(self, slot: WorkerSlot) -> Iterator[WorkerSlot]:
+        """Yield the workers that wait for this one to leave their GPU."""
+        return (neighbour for neighbour in self._neighbours(slot) if neighbour.waits_for_gpu)
 
     def restart_and_pop_waiting(self) -> list[WorkerSlot]:
-        """Restart the workers that need it, and return those that waited for their GPU and may begin now."""
-        for slot in self.all:
-            if slot.suspended and not self._is_gpu_reserved(slot):
-                self._renew(slot)
-            elif slot.at_rest and not slot.suspended and self._is_spent(slot):
-                self._renew(slot)
-        return [slot for slot in self.all if slot.waiting and self._clear_gpu(slot)]
+        """Restart the workers that need it, and return those that waited for a GPU and may begin now."""
+        for slot in self.slots:
+            if slot.is_suspended and not self._is_gpu_reserved(slot):
+                self._restart(slot)
+            elif slot.is_at_rest and not slot.is_suspended and self._needs_restart(slot):
+                self._restart(slot)
+        return [slot for slot in self.slots if slot.waits_for_gpu and self._clear_gpu(slot)]
 
     def _clear_gpu(self, slot: WorkerSlot) -> bool:
         """Stop the neighbours on a worker's GPU if all are idle; return whether the worker may begin."""
         neighbours = self._neighbours(slot)
-        if not all(neighbour.at_rest for neighbour in neighbours):
+        if not all(neighbour.is_at_rest for neighbour in neighbours):
             return False
         for neighbour in neighbours:
-            if not neighbour.suspended:
+            if not neighbour.is_suspended:
                 neighbour.worker.kill()
-                neighbour.process = Process.SUSPENDED
+                neighbour.process = ProcessState.SUSPENDED
         return slot.worker.ready
 
     def note_worker_ready(self) -> None:
-        """Note that a worker has sent a message: workers do start here."""
+        """Record that a worker has sent a message, which shows that workers can start."""
         self._deaths = 0
 
     def remove_dead_worker(self, slot: WorkerSlot) -> str:
-        """Start another worker in place of one that has died, and return why it died."""
+        """Replace a worker that has died, and return why it died."""
         self._deaths += 1
         why = slot.worker.exit_description()
-        self._renew(slot)
+        self._restart(slot)
         return why
 
     @property
-    def died_before_ready(self) -> bool:
-        """Whether workers die, one after another, before any has sent a message."""
-        return self._deaths > _STILLBORN * len(self.all)
+    def has_repeated_early_deaths(self) -> bool:
+        """Whether several workers in a row have died before any sent a message."""
+        return self._deaths > _MAX_DEATHS_PER_WORKER * len(self.slots)
 
-    def share(self) -> None:
-        """Share the GPUs again that idle workers no longer need for themselves."""
-        for slot in self.all:
-            if slot.at_rest and not slot.waiting:
+    def share_gpus(self) -> None:
+        """Share the GPUs of idle workers again, which no longer need one to themselves."""
+        for slot in self.slots:
+            if slot.is_at_rest and not slot.waits_for_gpu:
                 slot.needs_exclusive_gpu = False
 
-    def _renew(self, slot: WorkerSlot) -> None:
-        if not slot.suspended:
+    def _restart(self, slot: WorkerSlot) -> None:
+        if not slot.is_suspended:
             slot.worker.kill()
         slot.replace_worker(WorkerProcess(slot=slot.worker.slot, placement=slot.worker.placement))
 
     @staticmethod
-    def _is_spent(slot: WorkerSlot) -> bool:
-        """Return whether a process may not train what comes next: a run alone on a GPU gets a fresh one."""
-        return slot.process is Process.WORN or (slot.waiting and slot.process is not Process.FRESH)
+    def _needs_restart(slot: WorkerSlot) -> bool:
+        """Return whether a process must be replaced before its next run."""
+        # a run alone on a GPU needs a new process, which holds no memory yet
+        return slot.process is ProcessState.WORN or (
+            slot.waits_for_gpu and slot.process is not ProcessState.FRESH
+        )
 
     def _neighbours(self, slot: WorkerSlot) -> list[WorkerSlot]:
         cards = set(slot.worker.placement.gpus or ())
-        return [o for o in self.all if o is not slot and not cards.isdisjoint(o.worker.placement.gpus or ())]
+        return [
+            o for o in self.slots if o is not slot and not cards.isdisjoint(o.worker.placement.gpus or ())
+        ]
 
     def _is_gpu_reserved(self, slot: WorkerSlot) -> bool:
-        """Return whether another worker has the GPU to itself, or is about to."""
+        """Return whether another worker has the GPU to itself, or waits for that."""
         return any(neighbour.needs_exclusive_gpu for neighbour in self._neighbours(slot))

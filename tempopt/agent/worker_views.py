@@ -1,4 +1,4 @@
-"""Who is at work on a study, run by run, as the store tells it; changes nothing."""
+"""Views of the runs in progress of a study, read from the store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tempopt.storage.store import Store
 
 
 def to_worker_views(store: Store, tickets: Iterable[TicketRow]) -> list[WorkerView]:
-    """Return a view of each run that is running.
+    """Return a view of each run in progress.
 
     Args:
-        store: Asked for what these runs have reported.
-        tickets: Tickets, which may be in any state.
+        store: The database, for the reports of these runs.
+        tickets: Tickets in any state.
     """
     rows = [row for row in tickets if row.state == "running" and row.agent]
     rows.sort(key=lambda row: (row.agent or "", row.kind, row.number))
@@ -25,10 +25,10 @@ def to_worker_views(store: Store, tickets: Iterable[TicketRow]) -> list[WorkerVi
     reports: dict[int, dict[int, float]] = {row.id: {} for row in rows}
     for report in store.measurements(rows[0].study_id, list(reports), names=["report"]):
         reports[report.ticket_id][report.step] = report.value
-    return [_view(slot, row, reports[row.id]) for slot, row in enumerate(rows)]
+    return [_to_worker_view(slot, row, reports[row.id]) for slot, row in enumerate(rows)]
 
 
-def _view(slot: int, row: TicketRow, reports: dict[int, float]) -> WorkerView:
+def _to_worker_view(slot: int, row: TicketRow, reports: dict[int, float]) -> WorkerView:
     assert row.agent is not None
     steps = [step for step in (row.steps, *reports) if step is not None]
     return WorkerView(
@@ -46,7 +46,7 @@ def _view(slot: int, row: TicketRow, reports: dict[int, float]) -> WorkerView:
 
 
 def to_json(store: Store, tickets: Iterable[TicketRow]) -> list[dict[str, Any]]:
-    """Return the documented data of ``tempopt show --json`` about the agents at work, one entry a run."""
+    """Return the agents at work as documented for ``tempopt show --json``, one entry per run."""
     return [
         {
             "agent": view.agent,

@@ -1,6 +1,7 @@
-"""What an agent has to tell the store: kept until it has arrived, on disk while the store is away.
+"""Queue of an agent's changes for the store; on disk while the store cannot be reached.
 
-Every change carries its attempt and may arrive twice; the order is kept. Decides when to speak, not what.
+Every change has its attempt and may arrive twice; the order is preserved. The queue decides when changes are
+sent.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from tempopt.storage.changes import (
 from tempopt.storage.http.wire import change_from_plain, change_to_plain
 from tempopt.storage.liveness import is_dead
 
-LATEST_SECONDS = 30.0
-"""No longer is anything kept back, and so often at least an agent at work looks how the study stands."""
+MAX_DELAY_SECONDS = 30.0
+"""Maximal seconds for which changes are held back, and between two reads of the study's state."""
 _URGENT = (RunEnded, AttemptLost, AttemptReleased)
 
 
 class Writer(Protocol):
-    """Where changes go: a store, or a server."""
+    """Receiver of changes: a database or a server."""
 
     def write(
         self,
@@ -47,28 +48,28 @@ class Writer(Protocol):
         take: ClaimRequest | None,
         version: int | None,
     ) -> WriteResult:
-        """Write changes; as :meth:`tempopt.storage.store.Store.write`."""
+        """Write changes, as :meth:`tempopt.storage.store.Store.write`."""
 
 
 class WriteQueue:
-    """Changes on their way to the store, and the leases that training has earned.
+    """Changes on their way to the store, and the leases to renew.
 
     Args:
-        store: Where they go.
-        agent: Whose runs they are about.
-        connection: How it is reached.
-        study_id: The study.
+        store: Receiver of the changes.
+        agent: Name of the agent.
+        connection: Retry policy of the calls.
+        study_id: Id of the study.
         lease: Seconds of a lease.
-        folder: Folder of the file that holds what could not be delivered.
+        folder: Folder of the file for changes that could not be delivered.
     """
 
     file_prefix = "undelivered-store-"
-    """Start of the name of its file. An agent delivers what was to go the same way: a server does not know
-    the checkpoints of agents that reach the database, nor they those of a server."""
-    soonest_seconds = 2.0
-    """Reports wait this long for others to go with them."""
+    """Prefix of the name of its file, which differs between database and server: a server does not know the
+    checkpoints of agents that use the database, nor these those of a server."""
+    min_delay_seconds = 2.0
+    """Reports wait this long for others to be sent with them."""
     share_of_age = 0.2
-    """Share of the age of a run for which its news may wait for more."""
+    """Share of a run's age for which its reports may wait, if that is longer."""
 
     def __init__(
         self,
@@ -87,69 +88,70 @@ class WriteQueue:
         self._lease = lease
         self._path = outbox_path(folder, agent, self.file_prefix)
         self._changes: list[Change] = []
-        self._written = self._size = 0
+        self._num_on_disk = self._file_bytes = 0
         self._is_full = False
-        self._renew: dict[int, tuple[int, float, int | None]] = {}
-        self._due = math.inf
-        self._delivered = time.monotonic()
+        self._renewals: dict[int, tuple[int, float, int | None]] = {}
+        self._due_at = math.inf
+        self._delivered_at = time.monotonic()
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def add(self, change: Change, *, age: float = 0.0) -> None:
-        """Take in a change.
+        """Add a change.
 
         Args:
-            change: What happened.
-            age: Seconds that its run has trained: the news of a long run may wait a little longer.
+            change: The change.
+            age: Seconds that its run has trained: reports of a long run may wait longer.
         """
         self._changes.append(change)
-        patience = 0.0 if isinstance(change, _URGENT) else max(self.soonest_seconds, self.share_of_age * age)
-        self._due = min(self._due, time.monotonic() + patience)
-        if self.connection.broken:
+        delay = 0.0 if isinstance(change, _URGENT) else max(self.min_delay_seconds, self.share_of_age * age)
+        self._due_at = min(self._due_at, time.monotonic() + delay)
+        if self.connection.is_broken:
             self._spill()
 
     def renew(self, ticket_id: int, attempt: int, seconds: float, *, step: int | None = None) -> None:
-        """Take note that a run has made progress, and has so many seconds for the next.
+        """Renew the lease of a run that has made progress, with the next delivery.
 
         Args:
-            step: Optimizer steps that it has done, for others to see; None: not known yet.
+            seconds: Seconds that the run has for its next progress.
+            step: Optimizer steps that it has done, for display; None: not known yet.
         """
-        self._renew[ticket_id] = (attempt, seconds, step)
+        self._renewals[ticket_id] = (attempt, seconds, step)
 
     def forget_lease(self, ticket_id: int) -> None:
-        """Forget what a run has earned: it is no longer ours."""
-        self._renew.pop(ticket_id, None)
+        """Do not renew the lease of a run, which this agent no longer holds."""
+        self._renewals.pop(ticket_id, None)
 
     @property
-    def urgent(self) -> bool:
-        """Whether the end of a run is still to be reported: the store takes its ticket for ours."""
+    def has_unreported_end(self) -> bool:
+        """Whether the end of a run is not reported yet, so that the store still assigns its ticket to us."""
         return any(isinstance(change, _URGENT) for change in self._changes)
 
     def is_due(self) -> bool:
-        """Return whether something should be said now."""
+        """Return whether the queue should be flushed now."""
         now = time.monotonic()
-        if self.connection.broken:
-            # once it is back, this comes before all else: what was ours may be about to be given away
+        if self.connection.is_broken:
+            # after an outage deliver first of all: our leases may be about to expire
             return True
-        return now >= self._due or now - self._delivered >= min(LATEST_SECONDS, self._lease / 3)
+        return now >= self._due_at or now - self._delivered_at >= min(MAX_DELAY_SECONDS, self._lease / 3)
 
     def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
-        """Say everything in one transaction.
+        """Deliver all changes in one transaction.
 
         Args:
-            take: The ticket to take in it; see :meth:`tempopt.storage.store.Store.write`.
-            version: That of the tickets from which this follows.
+            take: Request for a ticket; see :meth:`tempopt.storage.store.Store.write`.
+            version: Version of the tickets on which the changes are based.
 
         Raises:
-            StoreUnavailableError: The store cannot be reached; everything is kept, on disk too.
-            StoreTimeoutError: The same, and there is no more waiting.
+            StoreUnavailableError: The store cannot be reached; the changes are kept, on disk too.
+            StoreTimeoutError: The same, for longer than the timeout.
             StudyNotFound: The study has been deleted.
         """
-        renew = {ticket_id: attempt for ticket_id, (attempt, _, _) in self._renew.items()}
-        steps = {ticket_id: step for ticket_id, (_, _, step) in self._renew.items() if step is not None}
-        # one lease for all of them: the longest that any of them has earned
-        lease = max((seconds for _, seconds, _ in self._renew.values()), default=self._lease)
+        renew = {ticket_id: attempt for ticket_id, (attempt, _, _) in self._renewals.items()}
+        steps = {ticket_id: step for ticket_id, (_, _, step) in self._renewals.items() if step is not None}
+        # one lease for all runs: the longest of them
+        lease = max((seconds for _, seconds, _ in self._renewals.values()), default=self._lease)
         try:
             write_result = self.connection.call(
                 lambda: self._store.write(
@@ -167,69 +169,69 @@ class WriteQueue:
         except (StoreUnavailableError, StudyFailed):
             self._spill()
             raise
-        self._changes, self._renew, self._due = [], {}, math.inf
-        self._delivered = time.monotonic()
-        if self._written:
-            # what stays there is told once more by the next agent, which changes nothing
+        self._changes, self._renewals, self._due_at = [], {}, math.inf
+        self._delivered_at = time.monotonic()
+        if self._num_on_disk:
+            # if the file cannot be removed, the next agent delivers it again, which has no effect
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
-            self._written = self._size = 0
+            self._num_on_disk = self._file_bytes = 0
         return write_result
 
     def _spill(self) -> None:
-        """Write what is not yet on disk to it; what cannot be written is kept, and tried again."""
-        new_changes = self._changes[self._written :]
+        """Write the new changes to disk; changes that cannot be written are kept, and tried again."""
+        new_changes = self._changes[self._num_on_disk :]
         if not new_changes:
             return
         try:
-            self._append("".join(_line(change) for change in new_changes).encode())
+            self._append("".join(_encode(change) for change in new_changes).encode())
         except OSError as error:
             if not self._is_full:
                 why = error.strerror or str(error)
                 self.connection.note(
-                    f"Results cannot be kept on disk either, in {self._path.parent} ({why}): they are in the "
-                    "memory of this process. Free some space, or allow writing, and "
-                    "do not end it before the store is back; what is lost with it is trained again."
+                    f"Results cannot be written to {self._path.parent} either ({why}): they are only in the "
+                    "memory of this process. Free some space, or allow writing, and do not end the process "
+                    "before the store can be reached again; runs whose results are lost are repeated."
                 )
             self._is_full = True
             return
-        self._written, self._is_full = len(self._changes), False
+        self._num_on_disk, self._is_full = len(self._changes), False
 
     def _append(self, lines: bytes) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
-            # the half of a line that a full disk has left would spoil the next
-            file.truncate(self._size)
+            # remove an incomplete line that a full disk has left
+            file.truncate(self._file_bytes)
             file.write(lines)
             file.flush()
             os.fsync(file.fileno())
-        self._size += len(lines)
+        self._file_bytes += len(lines)
 
 
 def outbox_path(folder: Path, agent: str, prefix: str = WriteQueue.file_prefix) -> Path:
-    """Return the file for what an agent could not deliver."""
+    """Return the file for the changes that an agent could not deliver."""
     return folder / f"{prefix}{agent.replace(':', '+')}.jsonl"
 
 
 def iter_orphaned_queues(
     folder: Path, prefix: str = WriteQueue.file_prefix
 ) -> Iterable[tuple[Path, str, list[Change]]]:
-    """Yield file, agent and changes of those that died on this machine before they could deliver."""
+    """Yield file, agent and changes of agents that died on this machine with undelivered changes."""
     for path in sorted(folder.glob(f"{prefix}*.jsonl")):
         agent = path.stem.removeprefix(prefix).replace("+", ":")
         if is_dead(agent):
-            # another agent that begins now may have been faster
+            # another agent may have delivered and removed it
             with contextlib.suppress(FileNotFoundError):
                 lines = path.read_text().splitlines()
-                yield path, agent, [change for line in lines if (change := _change(line))]
+                yield path, agent, [change for line in lines if (change := _decode(line))]
 
 
-def _line(change: Change) -> str:
+def _encode(change: Change) -> str:
     return json.dumps(change_to_plain(change)) + "\n"
 
 
-def _change(line: str) -> Change | None:
-    """Return the change on one line, None if its writer died over it."""
+def _decode(line: str) -> Change | None:
+    """Return the change on one line, None if the line is incomplete."""
     try:
         return change_from_plain(json.loads(line))
     except (ValueError, TypeError, UsageError):

@@ -1,1 +1,1 @@
-"""The Python API: searches that show their progress, classes of a notebook, handles to wait with."""
+"""The Python API: searches with progress, classes of a notebook, handles of studies in the background."""

@@ -1,4 +1,4 @@
-"""search, compare, resume and plan as Python calls them; tempopt.service does what they do."""
+"""search, compare, evaluate, resume and plan as Python functions, carried out by tempopt.service."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def search(
     wait: bool = True,
     **options: Unpack[_SearchOptions],
 ) -> StudyResult | StudyHandle:
-    """Carry a study through to its verdict, or continue it if the store has begun it.
+    """Carry out a study to its verdict, or continue it if it exists.
 
-    Others may be at work on it at the same time, on this machine or another.
+    Other agents may work on it at the same time, on this machine or others.
 
     In place of a spec a function can be given that takes a :class:`tempopt.Run`, trains and returns the
     value: ``tempopt.search(train, space={...}, metric="val_loss", direction="minimize")``.
@@ -131,43 +131,43 @@ def search(
     ``"model": {"class_path": MyModel, "init_args": {...}}``, and so the data module and callbacks. Workers
     import it. A class that the running script or notebook defines is first written to a module, with what it
     uses of the program, in the folder ``tempopt_modules`` of the current folder. The module's name has a hash
-    of its source: a class that was changed is another one, and belongs to another study.
+    of its source: a changed class is a different class, and belongs to another study.
 
     Args:
         spec: The spec: loaded, as plain data, the path of a YAML file or the name of a bundled one; or a
             function.
         trials: Number of search trials of a new study, in place of the spec's.
         add_trials: Number of search trials to add to an existing study.
-        enqueue: Parameter sets to try: the first tickets of a new study, tickets more of one that is there.
+        enqueue: Parameter sets to try: the first trials of a new study, further trials of an existing one.
         submit: Whether to leave the trainings to agents (``tempopt agent --any``), and watch; always so on a
             server.
-        wait: False: begin in a process of its own, and return a handle at once.
+        wait: Whether to wait for the end; False: run in a child process, and return a handle at once.
         options: ``storage``: URL of the database, or of a tempopt server; None, the default: that of the
             environment variable ``TEMPOPT_STORAGE``, else of ``tempopt login``, else
             ``sqlite:///tempopt.db``, as on the command line.
 
-            ``workers``: trials side by side; ``"auto"``: as many as there is room for, ``study.parallel`` at
-            most; None, the default: what the spec says, else ``"auto"``; on a server none, for its agents
+            ``workers``: number of concurrent trials; ``"auto"``: as many as fit, at most ``study.parallel``;
+            None, the default: that of the spec, else ``"auto"``; with a server none, since its agents
             train.
 
-            ``checkpoints``: folder, or fsspec URL, for checkpoints; None, the default: where the study has
-            them so far if that can be reached, else ``tempopt-runs`` in the current folder.
+            ``checkpoints``: folder, or fsspec URL, for checkpoints; None, the default: that of the study if
+            it can be reached, else ``tempopt-runs`` in the current folder.
 
             ``progress``: whether to show the progress, True by default: in a notebook in the cell, on a
             terminal live, else a line for each training, the latter two on standard error.
 
-            ``observer``: an observer of the progress in place of that.
+            ``observer``: an observer that receives the progress instead.
 
             ``space``, ``metric``, ``direction``: of a function, what the sections ``search:`` and ``study:``
             have; ``name``: of its study, by default that of the function.
 
     Raises:
-        SpecError: The spec cannot be carried out, or a class cannot be imported by workers; nothing has been
+        SpecError: The spec cannot be trained, or a class cannot be imported by workers; nothing has been
             written but the module.
         UsageError: Options of a function are missing, or were given with a spec.
-        StudyChanged: The store has a study of that name that asks something else.
-        StudyFailed: Nothing could be trained, or the store was away for too long.
-        KeyboardInterrupt: After everything was saved; the message says how to go on.
+        StudyChanged: The store has a different study of that name.
+        StudyFailed: Nothing could be trained, or the store could not be reached for too long.
+        KeyboardInterrupt: After everything was saved; the message has the command to continue.
     """
     other_options: dict[str, Any] = dict(options)
     of_function = {name: other_options.pop(name, None) for name in _FUNCTION_KEYWORDS}
@@ -207,34 +207,34 @@ def compare(
 ) -> StudyResult | StudyHandle:
     """Compare parameter sets on fresh paired seeds: each with the first one, the reference.
 
-    What was found is in ``comparison`` of what is returned. The same comparison asked again continues the
-    study that the store has of it, or returns its result.
+    The result's ``comparison`` has the findings. A repeated call continues the existing study, or returns its
+    result.
 
     Args:
-        spec: As for :func:`search`, with or without ``search:``, which is not read.
-        sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the spec as
-            it stands. A text is one in YAML, or the path of a YAML file. None: those of the spec's section
-            ``compare:``.
+        spec: As for :func:`search`; its ``search:`` is ignored.
+        sets: Mappings of parameters to values, by name if they are given as a mapping; ``{}`` is the
+            unchanged spec. A text is a set in YAML, or the path of a YAML file. None: those of the spec's
+            section ``compare:``.
         name: Name of the study; None: the spec's with a short hash of the sets.
         pairs: Number of fresh seeds in place of ``study.seeds.confirm``.
         vary: In place of ``sets``: values by parameter, as in ``{"model.num_heads": [1, 2, 4]}``, each
             combination of which is a set.
-        all_pairs: Whether each two sets are compared, in place of each with the first.
+        all_pairs: Whether every two sets are compared, instead of each with the first.
         from_study: In place of ``sets``: name of a finished study, whose best sets are compared with its
             baseline.
-        from_storage: URL of the database or server that has it; None: ``storage``.
-        top: How many of its sets, beside the baseline; None: three.
-        without: Names of parameters that are left out of all of them.
-        max_runs: Most runs that it may take; one that could take more is refused.
+        from_storage: URL of the database or server with that study; None: ``storage``.
+        top: Number of its sets, without the baseline; None: three.
+        without: Names of parameters to leave out of all sets.
+        max_runs: Maximal number of runs; a comparison that could need more is refused.
         wait: As for :func:`search`.
         options: As for :func:`search`.
 
     Raises:
-        SpecError: The spec or a set is wrong, or two sets train the same; nothing has been written.
-        UsageError: It could take more runs than are allowed, or there is nothing to compare.
-        StudyChanged: The store has a study of that name that asks something else.
-        StudyFailed: Nothing could be trained, or the store was away for too long.
-        KeyboardInterrupt: After everything was saved; the message says how to go on.
+        SpecError: The spec or a set is invalid, or two sets have the same training; nothing has been written.
+        UsageError: It could need more than ``max_runs`` runs, or there is nothing to compare.
+        StudyChanged: The store has a different study of that name.
+        StudyFailed: Nothing could be trained, or the store could not be reached for too long.
+        KeyboardInterrupt: After everything was saved; the message has the command to continue.
     """
     request = CompareRequest(
         spec=with_paths(spec),
@@ -261,20 +261,20 @@ def evaluate(
     name: str | None = None,
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> EvaluationResult:
-    """Find the best temperatures at inference, and generation, of trained weights; nothing is trained.
+    """Find the best temperatures at inference and generation parameters of trained weights, without training.
 
     Args:
-        spec: As for :func:`search`. Of ``search:`` only what acts in an evaluation is searched.
-        weights: A checkpoint, a state dict or a folder that ``save_pretrained`` wrote.
-        storage: URL of the database, as for :func:`search`; no server.
-        trials: How many parameter sets are evaluated in all; None: ``study.trials``.
-        name: Name of the Optuna study that has the evaluations; None: the spec's with a short hash.
+        spec: As for :func:`search`. Names of ``search:`` that act only in training are left out.
+        weights: A checkpoint, a state dict or a folder written by ``save_pretrained``.
+        storage: URL of the database, as for :func:`search`; not that of a server.
+        trials: Total number of parameter sets; None: ``study.trials``.
+        name: Name of the Optuna study; None: that of the spec with a short hash.
         on_progress: Called with a line on each evaluation.
 
     Raises:
-        SpecError: The spec is wrong, or the weights do not fit it.
-        UsageError: There are no such weights, or the storage is a server.
-        StudyChanged: The storage has a study of that name that asks something else.
+        SpecError: The spec is invalid, or the weights do not fit it.
+        UsageError: The weights do not exist, or the storage is a server.
+        StudyChanged: The storage has a different study of that name.
         StudyFailed: Nothing could be evaluated.
     """
     return evaluate_weights(
@@ -307,14 +307,14 @@ def resume(
         name: Name of the study.
         add_trials: Number of search trials to add; a new verdict follows.
         add_pairs: Number of confirming seeds to add to its verdict.
-        retry_failed: Whether runs that failed on every attempt are trained again, with all attempts.
+        retry_failed: Whether runs that failed on every attempt are repeated, with all attempts.
         explain: Whether its verdict is explained: the worth of each part of the winner, of a simpler plan and
             of learned temperatures.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: More was asked with ``retry_failed`` or ``explain``. Pairs were to be added, and there is
-            no verdict; or a change is none of a search space.
+        UsageError: Additions are combined with each other, pairs are added without a verdict, or the change
+            does not apply to the study.
     """
     request = ResumeRequest(
         study=name, add_trials=add_trials, add_pairs=add_pairs, retry_failed=retry_failed, explain=explain
@@ -331,22 +331,21 @@ def plan(
     earlier: str | None = None,
     run_hours: float | None = None,
 ) -> StudyForecast:
-    """Return how many runs a study takes, for how long, and what gain it can show; nothing is stored.
+    """Forecast the number of runs, the hours and the smallest gain that a study can show; nothing is stored.
 
     Args:
         spec: As for :func:`search`.
-        storage: URL of the database whose runs tell of the noise, if it has any of this study; None: as for
-            :func:`search`.
-        workers: Trials side by side; as for :func:`search`, but any machine's.
-        trials: Search trials, instead of the spec's number.
-        earlier: Name of a study in the database whose runs tell of the noise and of the time of a run; None:
-            this study itself, or one of ``study.warm_start``.
-        run_hours: Hours of one run; None: measured in that study, or else in a dry run.
+        storage: URL of the database with earlier runs; None: as for :func:`search`.
+        workers: Number of concurrent trials, as for :func:`search`, but of any machine.
+        trials: Number of search trials, in place of the spec's.
+        earlier: Name of a study from whose runs noise and time are estimated; None: this study itself, or one
+            of ``study.warm_start``.
+        run_hours: Hours of one run; None: as measured in that study, or else in a dry run.
 
     Raises:
-        SpecError: The spec cannot be carried out.
+        SpecError: The spec cannot be trained.
         StudyNotFound: There is no study ``earlier``.
-        UsageError: Its runs say nothing of this study's noise.
+        UsageError: Its runs cannot be used to estimate the noise.
     """
     overrides = [] if trials is None else [f"study.trials={trials}"]
     return forecast_study(
@@ -369,10 +368,10 @@ def _carry_out(
     progress: bool = True,
     observer: Observer | None = None,
 ) -> StudyResult | StudyHandle:
-    """Carry a request out, or return the handle of a process that does."""
+    """Carry out a request, or return the handle of a child process that does."""
     if submit and (workers is not None or not wait):
         raise UsageError(
-            "With submit=True other agents train the study, and this call watches. Take workers and wait out."
+            "With submit=True other agents train the study, and this call watches. Omit workers and wait."
         )
     url = urls.storage_url(storage)
     options = RunOptions(storage=url, workers=workers, checkpoints=checkpoints, submit=submit)
@@ -391,12 +390,12 @@ def _carry_out(
 def _start_background_study(
     request: SearchRequest | ResumeRequest, storage: str, options: RunOptions
 ) -> StudyHandle:
-    """Return the handle of a study that is begun or continued in a process of its own."""
+    """Return the handle of a study that is created or continued in a child process."""
     check_request(request)
     if is_server(storage):
         raise UsageError(
-            f"wait=False begins an agent in a process of its own, and {storage} is a tempopt server, whose "
-            "agents are started by themselves. Use tempopt.connect(url).search(spec, wait=False)."
+            f"wait=False starts an agent in a child process, but {storage} is a tempopt server, whose agents "
+            "are started separately. Use tempopt.connect(url).search(spec, wait=False)."
         )
     store = open_store(storage, create=isinstance(request, SearchRequest))
     try:
@@ -409,7 +408,7 @@ def _start_background_study(
 
 @contextmanager
 def _explain_study_changes() -> Iterator[None]:
-    """Have a study that was changed since its class was say so."""
+    """Add to StudyChanged that a class of the running program has changed."""
     try:
         yield
     except StudyChanged as error:
@@ -427,7 +426,7 @@ def _resume_hint(name: str, storage: str) -> str:
         return "Interrupted before the study was begun; nothing was written."
     if is_server(storage):
         look = f"tempopt.load_study({storage!r}, {name!r})"
-        return f"Waiting was interrupted; the study goes on. To look again:\n  {look}"
+        return f"Waiting was interrupted; the study continues. To look again:\n  {look}"
     shown_url = urls.parse_database_url(storage).masked
     is_default = storage == urls.storage_url(None)
     call = f"tempopt.resume({name!r}" + ("" if is_default else f", storage={shown_url!r}") + ")"
@@ -435,6 +434,6 @@ def _resume_hint(name: str, storage: str) -> str:
         "" if is_default else f" --storage {shlex.quote(shown_url)}"
     )
     return (
-        "Interrupted. Everything that was reported is saved. To go on, make the same call again, or:\n"
+        "Interrupted. Everything that was reported is saved. To continue, make the same call again, or:\n"
         f"  {call}\n  {command}"
     )

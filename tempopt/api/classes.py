@@ -1,4 +1,4 @@
-"""Classes and functions in a spec that is Python data, replaced by paths under which workers import them."""
+"""Replace classes and functions in a spec given as Python data by their import paths."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _IN_MAIN = re.compile(r"__main__\.([A-Za-z_]\w*)")
 
 
 def load_portable_spec(spec: Spec) -> StudySpec:
-    """Return a spec that workers can carry out, whatever way it was given.
+    """Return a spec whose classes workers can import.
 
     Raises:
-        SpecError: It is wrong, or a class in it cannot be had by workers.
+        SpecError: It is invalid, or a class cannot be imported by workers.
         UsageError: A module with classes of the running program cannot be written.
     """
     return make_classes_importable(parse_any_spec(with_paths(spec)))
@@ -50,7 +50,7 @@ def load_search_spec(spec: Spec) -> StudySpec:
 
 
 def portable_comparison(request: CompareRequest, storage: Storage) -> SearchRequest:
-    """Return the request of a comparison that workers can carry out, as :meth:`.CompareRequest.to_search`."""
+    """Return the request of a comparison, as :meth:`.CompareRequest.to_search`, with importable classes."""
     search_request = request.to_search(storage)
     return replace(search_request, spec=make_classes_importable(search_request.spec))
 
@@ -80,41 +80,41 @@ def spec_of_function(
 
 
 def with_paths(spec: Spec) -> Spec:
-    """Return a spec that is plain data with the import path in place of every class; others as they are.
+    """Return a spec given as plain data with import paths in place of classes; return other specs unchanged.
 
     Raises:
-        SpecError: There is an object where a class belongs, or a class that no other process can import.
+        SpecError: It has an object in place of a class, or a class that other processes cannot import.
     """
     if isinstance(spec, StudySpec) or not isinstance(spec, Mapping):
         return spec
-    return {key: _plain(value, key) if key in _SECTIONS else value for key, value in spec.items()}
+    return {key: _replace_classes(value, key) if key in _SECTIONS else value for key, value in spec.items()}
 
 
-def _plain(data: Any, where: str) -> Any:
-    """Return a part of a spec with paths in place of classes; a class by itself is one without arguments."""
+def _replace_classes(data: Any, where: str) -> Any:
+    """Return part of a spec with paths in place of classes and functions; a class alone has no arguments."""
     if where == "program.function" and callable(data):
-        return _path(data, where)
+        return _find_path(data, where)
     if isinstance(data, type):
-        path = _path(data, where)
+        path = _find_path(data, where)
         is_argument = where.endswith(".class_path") or ".init_args" in where
         return path if is_argument else {"class_path": path}
     if isinstance(data, Mapping):
-        return {key: _plain(value, f"{where}.{key}") for key, value in data.items()}
+        return {key: _replace_classes(value, f"{where}.{key}") for key, value in data.items()}
     if isinstance(data, list | tuple):
-        return [_plain(value, f"{where}[{number}]") for number, value in enumerate(data)]
+        return [_replace_classes(value, f"{where}[{number}]") for number, value in enumerate(data)]
     try:
         to_jsonable_python(data)
     except PydanticSerializationError as error:
         name = type(data).__qualname__
         raise SpecError(
-            f"{where}: given an object of the class {name}, and a spec is plain data. Give a plain number or "
-            "text, or in place of an object its class and arguments, from which every run makes its own: "
+            f"{where}: given an object of the class {name}, but a spec is plain data. Give a number or text, "
+            "or in place of an object its class and arguments, from which every run makes its own object: "
             '{"class_path": TheClass, "init_args": {...}}.'
         ) from error
     return data
 
 
-def _path(value: Any, where: str) -> str:
+def _find_path(value: Any, where: str) -> str:
     """Return the import path of a class or a function."""
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     kind = "class" if isinstance(value, type) else "function"
@@ -122,20 +122,20 @@ def _path(value: Any, where: str) -> str:
         raise SpecError(f"{where}: given {value!r}, which has no name to import. Write a function with def.")
     if "." in name:
         raise SpecError(
-            f"{where}: the {kind} {name} is defined inside of a function or another class, where workers do "
-            "not find it. Define it at the top level of a module, a script or a cell."
+            f"{where}: the {kind} {name} is defined inside a function or another class, where workers cannot "
+            "import it. Define it at the top level of a module, a script or a cell."
         )
     namespace = main_names() if module == MAIN else vars(sys.modules.get(module, object))
     if namespace.get(name) is not value:
         raise SpecError(
-            f"{where}: the {kind} {name} was given, but {module}.{name} is another one by now or is not "
-            "there. Import or define it again, and give that."
+            f"{where}: the {kind} {name} was given, but {module}.{name} is now a different class or does not "
+            "exist. Import or define it again, and give that class."
         )
     return f"{module}.{name}"
 
 
 def make_classes_importable(spec: StudySpec) -> StudySpec:
-    """Return a spec with classes of the running program replaced by those of a module that is written.
+    """Write classes of the running program to a module, and return a spec that refers to that module.
 
     Raises:
         SpecError: A class cannot be written to a module.

@@ -1,4 +1,4 @@
-"""StudyHandle: a study that goes on in a process of its own while Python does something else."""
+"""StudyHandle: a study that is carried out by a child process in the background."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
 State = Literal["starting", "running", "paused", "done", "failed"]
-"""How a study stands for the process that has begun it; ``starting`` until its dry run is over."""
+"""State of a study in the background; ``starting`` until its dry run is over."""
 
 
 class StudyHandle:
-    """A study that an agent in a process of its own carries out; ``wait=False`` returns one.
+    """A study that an agent in a child process carries out, as returned with ``wait=False``.
 
     The agent ends with this process: when the interpreter exits, the handle is closed or its ``with`` block
     is left, the agent saves its runs and leaves. It also does so when the process is killed or a kernel is
@@ -60,7 +60,7 @@ class StudyHandle:
 
     @property
     def state(self) -> State:
-        """How the study stands now: starting, running, paused, done or failed."""
+        """Current state: starting, running, paused, done or failed."""
         if self._error is not None:
             return "failed"
         if not self._open:
@@ -76,9 +76,9 @@ class StudyHandle:
         return "paused" if study.state == "paused" else "running"
 
     def progress(self) -> Snapshot | None:
-        """Return how far the study is: tickets done and asked by kind, the best value, the time that is left.
+        """Return the progress: finished and all tickets by kind, the best value, the remaining time.
 
-        None before it has begun.
+        None before the study exists.
         """
         if self._open:
             self._watch.poll()
@@ -88,13 +88,13 @@ class StudyHandle:
         """Wait until the study is done or paused, and return its result.
 
         Args:
-            timeout: Most seconds to wait; None: as long as it takes.
-            progress: Whether to show the progress meanwhile, as :func:`tempopt.search` does.
+            timeout: Maximal seconds to wait; None: no limit.
+            progress: Whether to show the progress, as :func:`tempopt.search`.
 
-        Raises:
-            TempoptError: What kept the study from being carried out, as for :func:`tempopt.search`.
-            TimeoutError: It has not ended by then; it goes on.
-            KeyboardInterrupt: Waiting was interrupted; the study goes on.
+            Raises:
+            TempoptError: The error of the study, as for :func:`tempopt.search`.
+            TimeoutError: The study has not ended within the timeout; it continues.
+            KeyboardInterrupt: Waiting was interrupted; the study continues.
         """
         if self._error is not None:
             raise self._error
@@ -108,13 +108,13 @@ class StudyHandle:
             raise
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
-                f'Waiting was interrupted; the study "{self.name}" goes on. result() waits again, pause() '
+                f'Waiting was interrupted; the study "{self.name}" continues. result() waits again, pause() '
                 "has it rest."
             ) from None
         return load(self._store, self.name, needs_measurements=True)
 
     def pause(self) -> None:
-        """Have every agent of the study save its runs and leave; returns once the handle's own has left.
+        """Pause the study: its agents save their runs and leave; returns once that of the handle has left.
 
         ``tempopt resume NAME``, or the same search again, continues it.
         """
@@ -125,21 +125,21 @@ class StudyHandle:
         self._launch.cancel()
 
     def stop(self) -> None:
-        """End the searching: runs at work end, and what was found is confirmed.
+        """Stop the search: runs in progress are completed, and the best so far is confirmed.
 
         Raises:
-            UsageError: The study has not begun yet, so that nothing was found.
+            UsageError: The study has not begun yet, so that there are no results.
         """
         try:
             lifecycle.stop(self._store.url, self.name)
         except StudyNotFound as error:
             raise UsageError(
-                f'The study "{self.name}" has not begun yet, so nothing was found that could be confirmed. '
+                f'The study "{self.name}" has not begun yet, so there is nothing to confirm. '
                 "Try again later, or use pause()."
             ) from error
 
     def close(self) -> None:
-        """Have the agent save its runs and leave if it is still at work, and wait until it has."""
+        """Let the agent save its runs and leave if it is still at work, and wait for its end."""
         if self._open:
             self._open = False
             atexit.unregister(self.close)

@@ -1,6 +1,6 @@
-"""The source of what the running program defines: a script's ``__main__``, or the cells of a notebook.
+"""The source of the running program: a script's ``__main__``, or the cells of a notebook.
 
-Finds definitions, the names that they use and the statements that import those; writes nothing.
+Finds definitions, the names that they use, and the import statements of these names.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Definition:
 
     Args:
         text: Its source, decorators included.
-        eager: Names that have to be there when it is defined, such as those of its bases.
-        lazy: Names that have to be there when it is used.
-        hints: Names that annotations use, which may be absent.
+        eager: Names that have to exist when it is defined, such as those of its bases.
+        lazy: Names that have to exist when it is used.
+        hints: Names that annotations use, which may be missing.
         postponed: Whether its annotations are not evaluated (``from __future__ import annotations``).
     """
 
@@ -57,24 +57,24 @@ def is_defined_in_main(value: object) -> bool:
 
 
 def definition(value: Any) -> Definition | str:
-    """Return the definition of a class or function of the running program; in words why there is none."""
+    """Return the definition of a class or function of the running program, or why there is none."""
     name = value.__qualname__
     if name == "<lambda>":
         return "is a lambda, which has no source of its own: write a def"
     if "." in name:
         return "is defined inside of a function or class: define it at the top level"
-    codes = _named_codes(value)
+    codes = _list_codes(value)
     source = _find_definition(name, codes)
     if source is None:
         return "has no source that can be read"
     node, text, source_filename = source
-    if isinstance(node, ast.ClassDef) and (added := _added_methods(node, source_filename, codes)):
+    if isinstance(node, ast.ClassDef) and (added := _list_added_methods(node, source_filename, codes)):
         return f"was given {', '.join(added)} after its definition: write that into the class"
     postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
     return _parse_definition(name, node, text, postponed=postponed)
 
 
-def _named_codes(value: Any) -> list[tuple[str, CodeType]]:
+def _list_codes(value: Any) -> list[tuple[str, CodeType]]:
     """Return the code of a function, or of all functions in a class, by name."""
     members = vars(value).items() if isinstance(value, type) else [(value.__qualname__, value)]
     codes = []
@@ -89,10 +89,10 @@ def _named_codes(value: Any) -> list[tuple[str, CodeType]]:
 def _find_definition(
     name: str, codes: list[tuple[str, CodeType]]
 ) -> tuple[_Definition, str, str | None] | None:
-    """Return a definition, its source and file: what was run if code tells, else the last that there is."""
+    """Return a definition with its source and file: the one that was run, if known, else the last."""
     for _, code in codes:
         for node, text in _find_definitions(name, "".join(linecache.getlines(code.co_filename))):
-            if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
+            if _find_first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
                 return node, text, code.co_filename
     definitions = [candidate for source in main_sources() for candidate in _find_definitions(name, source)]
     return (*definitions[-1], None) if definitions else None
@@ -100,17 +100,17 @@ def _find_definition(
 
 def _find_definitions(name: str, source: str) -> Iterator[tuple[_Definition, str]]:
     tree = _parse_source(source)
-    for node in [] if tree is None else _top_level(tree):
+    for node in [] if tree is None else _iter_statements(tree):
         if isinstance(node, _Definition) and node.name == name:
-            lines = source.splitlines(keepends=True)[_first_line(node) - 1 : node.end_lineno]
+            lines = source.splitlines(keepends=True)[_find_first_line(node) - 1 : node.end_lineno]
             yield node, textwrap.dedent("".join(lines)).rstrip("\n") + "\n"
 
 
-def _first_line(node: _Definition) -> int:
+def _find_first_line(node: _Definition) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
-def _added_methods(
+def _list_added_methods(
     node: ast.ClassDef, source_filename: str | None, codes: list[tuple[str, CodeType]]
 ) -> list[str]:
     """Return the methods that the program added to a class, or replaced, after its definition."""
@@ -119,8 +119,8 @@ def _added_methods(
         for statement in node.body
         if isinstance(statement, _Definition) and not statement.decorator_list
     }
-    bound_names = {name for statement in node.body for name in _bound_names(statement)}
-    span = range(_first_line(node), (node.end_lineno or 0) + 1)
+    bound_names = {name for statement in node.body for name in _list_bound_names(statement)}
+    span = range(_find_first_line(node), (node.end_lineno or 0) + 1)
     return [
         name
         for name, code in codes
@@ -132,7 +132,7 @@ def _added_methods(
     ]
 
 
-def _bound_names(statement: ast.stmt) -> Iterator[str]:
+def _list_bound_names(statement: ast.stmt) -> Iterator[str]:
     for node in ast.walk(statement):
         if isinstance(node, _Definition):
             yield node.name
@@ -141,7 +141,7 @@ def _bound_names(statement: ast.stmt) -> Iterator[str]:
 
 
 def _is_of_program(filename: str) -> bool:
-    # a cell has lines and no file; what dataclasses and their like make has neither
+    # code of a cell has lines but no file; generated code, as of dataclasses, has neither
     return filename == main_names().get("__file__") or (
         bool(linecache.getlines(filename)) and not Path(filename).is_file()
     )
@@ -194,25 +194,28 @@ def _iter_annotations(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def imports_of(name: str, value: object) -> list[str]:
-    """Return the statements with which the running program imports what a name stands for.
+    """Return the statements with which the running program imports a name.
 
-    The first one that does; of a package, also those that import modules in it under the same name.
+    The first such statement; for a package, also the statements that import its submodules under the same
+    name.
     """
     imports, submodule_imports = [], []
     for source in main_sources():
         tree = _parse_source(source)
-        for node in [] if tree is None else _top_level(tree):
+        for node in [] if tree is None else _iter_statements(tree):
             if isinstance(node, ast.Import):
-                statements = [s for alias in node.names if (s := _import_statement(alias, name, value))]
+                statements = [s for alias in node.names if (s := _build_import(alias, name, value))]
                 submodule_imports += [s for s in statements if "." in s and " as " not in s]
                 imports += [s for s in statements if s not in submodule_imports]
             elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                imports += [s for alias in node.names if (s := _import_from(node.module, alias, name, value))]
+                imports += [
+                    s for alias in node.names if (s := _build_import_from(node.module, alias, name, value))
+                ]
     first_imports = imports[:1] if imports or not submodule_imports else [f"import {name}"]
     return list(dict.fromkeys([*first_imports, *submodule_imports]))
 
 
-def _import_statement(alias: ast.alias, name: str, value: object) -> str | None:
+def _build_import(alias: ast.alias, name: str, value: object) -> str | None:
     if alias.asname is not None:
         is_same = alias.asname == name and sys.modules.get(alias.name) is value
         return f"import {alias.name} as {name}" if is_same else None
@@ -220,7 +223,7 @@ def _import_statement(alias: ast.alias, name: str, value: object) -> str | None:
     return f"import {alias.name}" if root == name and sys.modules.get(root) is value else None
 
 
-def _import_from(module: str, alias: ast.alias, name: str, value: object) -> str | None:
+def _build_import_from(module: str, alias: ast.alias, name: str, value: object) -> str | None:
     if (alias.asname or alias.name) != name or module == "__future__":
         return None
     target = getattr(sys.modules.get(module), alias.name, sys.modules.get(f"{module}.{alias.name}"))
@@ -229,19 +232,19 @@ def _import_from(module: str, alias: ast.alias, name: str, value: object) -> str
 
 
 def main_sources() -> list[str]:
-    """Return what the running program consists of: the text of its file, and the cells that were run."""
+    """Return the sources of the running program: the text of its file, and the cells that were run."""
     names = main_names()
     file = names.get("__file__")
     sources = ["".join(linecache.getlines(file))] if isinstance(file, str) else []
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
-        sources += [_without_magic(str(cell)) for cell in shell.user_ns.get("In", [])]
+        sources += [_strip_magic(str(cell)) for cell in shell.user_ns.get("In", [])]
     return [text for text in sources if text.strip()]
 
 
-def _without_magic(cell: str) -> str:
-    """Return what a cell defines: as IPython keeps it, the body of one with %%time is an argument."""
+def _strip_magic(cell: str) -> str:
+    """Return the code of a cell without magic commands; in IPython the body of %%time is an argument."""
     tree = _parse_source(cell) if cell.startswith(_MAGIC) else None
     match tree.body if tree is not None else []:
         case [ast.Expr(ast.Call(args=[ast.Constant("time" | "capture"), _, ast.Constant(str(body))]))]:
@@ -258,8 +261,8 @@ def _parse_source(source: str) -> ast.Module | None:
         return None
 
 
-def _top_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, those in its blocks (if, try, with, for) included."""
+def _iter_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements of a module, including those in its blocks (if, try, with, for)."""
     stack: list[ast.AST] = list(reversed(tree.body))
     while stack:
         node = stack.pop()

@@ -1,4 +1,4 @@
-"""Server: the studies behind a tempopt server as Python reaches them; tempopt.connect returns one."""
+"""Server: Python client of a tempopt server; tempopt.connect returns one."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def connect(url: str, token: str | None = None) -> Server:
     """Return the tempopt server at a URL.
 
     Args:
-        url: As in ``https://tempopt.example.com``.
-        token: What this program may do; None: that of ``TEMPOPT_TOKEN``, of the file that
+        url: URL, as in ``https://tempopt.example.com``.
+        token: Token; None: that of ``TEMPOPT_TOKEN``, of the file that
             ``TEMPOPT_TOKEN_FILE`` names, or of ``tempopt login``.
 
     Raises:
-        UsageError: It is no URL of a server, or the token's file cannot be read.
+        UsageError: It is not the URL of a server, or the token's file cannot be read.
     """
     return Server(RemoteStore.at(url, token))
 
@@ -35,8 +35,8 @@ def connect(url: str, token: str | None = None) -> Server:
 class Server:
     """The studies behind a tempopt server. :func:`tempopt.connect` returns one.
 
-    Nothing is trained here, unless workers are given: the server's agents train. A new spec is tried on this
-    machine first, by a dry run. Close it, or use it as a context manager; threads may share it.
+    The server's agents train; this machine trains only if workers are requested, and makes the dry run of a
+    new spec. Close it, or use it as a context manager; threads may share it.
 
     Every method raises ``AccessDenied`` if the token does not allow it, and ``StorageError`` if the server
     cannot be reached.
@@ -55,7 +55,7 @@ class Server:
         return [summary_json(summary) for summary in self._store.list_studies()]
 
     def load(self, name: str) -> StudyResult:
-        """Return all that is known of a study.
+        """Return a study with its measurements.
 
         Raises:
             StudyNotFound: There is no study of that name.
@@ -72,19 +72,19 @@ class Server:
         wait: bool = True,
         **options: Unpack[SearchKeywords],
     ) -> StudyResult:
-        """Begin or continue a study; return its result once it is done or paused.
+        """Create or continue a study, and return its result once it is done or paused.
 
         Args:
             spec: As for :func:`tempopt.search`.
-            workers: Trials side by side that this machine trains as one of the study's agents; None: none.
+            workers: Number of concurrent trials of this machine, as one of the study's agents; None: none.
             progress: As for :func:`tempopt.search`, and so ``observer``.
-            wait: False: return the state of the study as soon as the server has it.
+            wait: Whether to wait for the end; False: return the state of the study once the server has it.
             options: ``trials``, ``add_trials`` and ``enqueue``, as for :func:`tempopt.search`.
 
         Raises:
-            SpecError: The spec cannot be carried out.
-            StudyChanged: The server has a study of that name that asks something else.
-            KeyboardInterrupt: Waiting was interrupted; the study goes on.
+            SpecError: The spec cannot be trained.
+            StudyChanged: The server has a different study of that name.
+            KeyboardInterrupt: Waiting was interrupted; the study continues.
         """
         request = SearchRequest(spec=load_search_spec(spec), **options)
         return self._carry_out(request, workers, wait, progress_for_python(progress, observer))
@@ -120,11 +120,11 @@ class Server:
         return self._carry_out(request, workers, wait, progress_for_python(progress, observer))
 
     def pause(self, name: str) -> None:
-        """Have every agent of a study save its runs and leave, until it is resumed."""
+        """Pause a study: its agents save their runs and leave, until it is resumed."""
         lifecycle.pause(self._store, name)
 
     def stop(self, name: str) -> None:
-        """End the search of a study: runs at work end, and what was found is confirmed."""
+        """Stop the search of a study: runs in progress are completed, and the best so far is confirmed."""
         lifecycle.stop(self._store, name)
 
     def delete(self, name: str, *, force: bool = False) -> None:
@@ -165,6 +165,6 @@ class Server:
         except KeyboardInterrupt:
             name = request.study
             raise KeyboardInterrupt(
-                f'Waiting was interrupted; what the server has of the study "{name}" goes on. load({name!r}) '
-                f"looks again, pause({name!r}) has it rest."
+                f'Waiting was interrupted; the study "{name}" continues on the server. load({name!r}) '
+                f"shows it, pause({name!r}) pauses it."
             ) from None

@@ -1,7 +1,7 @@
-"""The command line: parses the arguments, and prints how a command ended.
+"""The command line: parse the arguments, run a command, and return its exit code.
 
-Owns exit codes; names and flags are in ``commands``. A command's own module is imported when it is called, so
-that help is quick.
+``commands`` has the names and options. The module of a command is imported when it is called, so that help is
+quick.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 EXIT_OK = 0
 FAILED = 1
-USAGE = 2
+USAGE_EXIT_CODE = 2
 EXIT_NO_DIFFERENCE = 3
 EXIT_WORSE = 4
 INTERRUPTED = 130
@@ -51,7 +51,7 @@ _SPACED_URL = re.compile(r"://[^@/]{0,1000}:[^@]*\s.*@", re.DOTALL)
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argparse parser whose errors are raised, so that every error of the program looks the same."""
+    """An argparse parser that raises its errors, so that all errors are printed in the same form."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}. See `{self.prog} --help`.")
@@ -70,8 +70,8 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
     parser.add_argument(
         "--import",
         metavar="MODULE",
-        help="import a module before the command: one with a schedule of your own, which show, report and "
-        "dashboard do not import by themselves",
+        help="import a module before the command, such as one with a schedule of your own, which show, "
+        "report and dashboard do not import by themselves",
     )
     parser.add_argument(
         "--print-completion",
@@ -92,15 +92,15 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands.choices
 
 
-def _refuse_no_text(argv: Sequence[str]) -> None:
+def _refuse_invalid_text(argv: Sequence[str]) -> None:
     for word in argv:
         if no_text := not_text(word):
             escaped_word = word.encode("unicode_escape").decode("ascii")
-            raise UsageError(f'An argument holds {no_text}: "{escaped_word}". Give text in UTF-8.')
+            raise UsageError(f'An argument contains {no_text}: "{escaped_word}". Give text in UTF-8.')
 
 
 def _refuse_unknown(argv: Sequence[str]) -> None:
-    """Raise UsageError at the first command or option that there is not, naming the nearest there is."""
+    """Raise UsageError for the first unknown command or option, with the nearest match."""
     if any(_SPACED_URL.search(word) for word in argv):
         raise UsageError("A URL was given with a space in its user name or password. Write it %20.")
     if not argv or argv[0].startswith("-"):
@@ -121,7 +121,7 @@ def _refuse_unknown(argv: Sequence[str]) -> None:
 
 
 def _import_modules(argv: Sequence[str]) -> list[str]:
-    """Import the modules that ``--import`` names before the command; return the words after it."""
+    """Import the modules of ``--import`` before the command, and return the remaining words."""
     words = list(argv)
     while words and words[0].partition("=")[0] == "--import":
         name = words.pop(0).partition("=")[2] or (words.pop(0) if words else "")
@@ -134,15 +134,15 @@ def _import_modules(argv: Sequence[str]) -> list[str]:
 
 
 def _run(argv: Sequence[str]) -> int:
-    """Carry out a command; one that returns nothing has ended well."""
-    _refuse_no_text(argv)
+    """Run a command and return its exit code, 0 if it returns None."""
+    _refuse_invalid_text(argv)
     argv = _import_modules(argv)
     _refuse_unknown(argv)
     parser, commands = build_parsers()
     if not argv or argv[0] not in commands:
         options = parser.parse_args(argv)
         if options.print_completion is not None:
-            import shtab  # only here, so that help is quick
+            import shtab  # lazy import, so that help is quick
 
             print(shtab.complete(parser, options.print_completion))
             return EXIT_OK
@@ -152,8 +152,8 @@ def _run(argv: Sequence[str]) -> int:
             print(f"tempopt {__version__}")
             return EXIT_OK
         parser.print_help(sys.stderr)
-        return USAGE
-    # intermixed: `logs NAME --storage URL TICKET` is what people type as well
+        return USAGE_EXIT_CODE
+    # intermixed, to allow `logs NAME --storage URL TICKET`
     arguments = commands[argv[0]].parse_intermixed_args(argv[1:])
     if "storage" in arguments:
         from tempopt.cli.storage import check_option_needs_database, storage_url
@@ -170,18 +170,19 @@ def _run(argv: Sequence[str]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Carry out one command and return its exit code.
+    """Run one command, and return its exit code.
 
     Args:
-        argv: The words after the program's name; those it was started with if None.
+        argv: The words after the program's name; None: those of the process.
     """
     return exit_code(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
 def program() -> int:
-    """Carry out one command as the whole program of this process, and return its exit code.
+    """Run one command as the program of this process, and return its exit code.
 
-    SIGINT is ignored from then on, so that Ctrl-C while the interpreter shuts down changes no exit code.
+    Afterwards SIGINT is ignored, so that Ctrl-C during the shutdown of the interpreter does not change the
+    exit code.
     """
     code = main()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -189,9 +190,9 @@ def program() -> int:
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Return the exit code of what a command does, and print the message if it raises."""
+    """Call a function, print the message of an error, and return the exit code."""
     for stream in (sys.stdout, sys.stderr):
-        # A terminal or a pipe that cannot show a letter is no reason to end a search.
+        # Characters that the output cannot encode must not end a search.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
@@ -200,11 +201,11 @@ def exit_code(work: Callable[[], int]) -> int:
         if os.environ.get("TEMPOPT_TRACEBACK"):
             _print_traceback()
         print(mask_secrets(f"tempopt: error: {error}"), file=sys.stderr)
-        return USAGE if isinstance(error, UsageError) else FAILED
+        return USAGE_EXIT_CODE if isinstance(error, UsageError) else FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of the output has closed it, as in `tempopt list | head`.
+        # The reader has closed the pipe, as in `tempopt list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_OK
     except Exception as error:
@@ -219,6 +220,6 @@ def exit_code(work: Callable[[], int]) -> int:
 
 
 def _print_traceback() -> None:
-    import traceback  # only where there is one to print: help is quick
+    import traceback  # lazy import, so that help is quick
 
     print(mask_secrets(traceback.format_exc()), file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``tempopt agent``: one more agent for a study, or one that serves every study."""
+"""``tempopt agent``: add an agent to a study, or one that serves every study."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def agent(arguments: argparse.Namespace) -> int:
-    """Work on a study beside its other agents, until it ends; or on one study after another."""
+    """Work on a study until it ends, beside its other agents; or serve every study."""
     _check_arguments(arguments)
     if arguments.any:
         return _serve_any(arguments)
     if is_server(arguments.url):
-        return _agent_behind(arguments)
+        return _work_for_server(arguments)
 
     def carry_out(observer: Observer) -> StudyResult:
         return studies.run_agent(
@@ -50,9 +50,9 @@ def agent(arguments: argparse.Namespace) -> int:
     return run_and_report(arguments.name, carry_out, arguments, again="agent")
 
 
-def _agent_behind(arguments: argparse.Namespace) -> int:
-    """Work for a server, which alone reaches the database and the checkpoints."""
-    connection, file = _connection(arguments)
+def _work_for_server(arguments: argparse.Namespace) -> int:
+    """Work on a study behind a server."""
+    connection, file = _connect(arguments)
     url, name = connection.url, arguments.name
     try:
         with progress_for_stream(sys.stdout) as observer:
@@ -65,7 +65,7 @@ def _agent_behind(arguments: argparse.Namespace) -> int:
             )
     except KeyboardInterrupt:
         command = f"tempopt agent {shlex.quote(name)} --server {shlex.quote(url)}"
-        print(f"\nInterrupted. Everything that was reported is saved. To go on:\n  {command}")
+        print(f"\nInterrupted. Everything that was reported is saved. To continue:\n  {command}")
         return INTERRUPTED
     finally:
         connection.close()
@@ -83,12 +83,12 @@ def _serve_any(arguments: argparse.Namespace) -> int:
     with contextlib.ExitStack() as stack:
         studies: Studies
         if is_server(arguments.url):
-            connection, file = _connection(arguments)
+            connection, file = _connect(arguments)
             stack.callback(connection.close)
             shown_url = connection.url
             studies = ServerStudies(connection=connection, workers=arguments.workers, token_file=file)
         else:
-            # the first study may be submitted later; a file that is not there is rather a typing mistake
+            # the first study may be submitted later, but a missing file is probably a typing mistake
             refuse_missing_file(parse_database_url(arguments.url))
             store = stack.enter_context(open_store(arguments.url))
             shown_url = store.masked_url
@@ -103,7 +103,7 @@ def _serve_any(arguments: argparse.Namespace) -> int:
             _print_timed("Interrupted. Everything that was reported is saved.")
             return INTERRUPTED
     if failed:
-        _print_timed(f"Failed here, and not done: {', '.join(failed)}.")
+        _print_timed(f"Not done, failed on this machine: {', '.join(failed)}.")
         return FAILED
     _print_timed("No run is left to begin.")
     return EXIT_OK
@@ -114,7 +114,7 @@ def _print_timed(text: str) -> None:
 
 
 def _check_arguments(arguments: argparse.Namespace) -> None:
-    """Refuse arguments that do not go together."""
+    """Refuse arguments that exclude each other."""
     if arguments.any == (arguments.name is not None):
         raise UsageError(
             "Give either the name of a study, as in tempopt agent NAME, or --any to serve every study."
@@ -127,10 +127,12 @@ def _check_arguments(arguments: argparse.Namespace) -> None:
         arguments.url = server_url(arguments.server or arguments.url)
         studies.check_no_checkpoint_url(arguments.checkpoints)
     elif arguments.token_file is not None:
-        raise UsageError("--token-file is for a server. Give its URL with --server, or take the option out.")
+        raise UsageError(
+            "--token-file is for a server. Give its URL with --server, or leave out --token-file."
+        )
 
 
-def _connection(arguments: argparse.Namespace) -> tuple[ServerConnection, Path | None]:
+def _connect(arguments: argparse.Namespace) -> tuple[ServerConnection, Path | None]:
     """Return the connection to the server, and the file with the token, if one was given."""
     url, file = arguments.url, None if arguments.token_file is None else Path(arguments.token_file)
     return ServerConnection(url, lambda: token_for(url, file)), file

@@ -1,4 +1,4 @@
-"""An agent that a launcher has started: does what its task says, until its launcher goes away.
+"""An agent that a launcher has started: carries out its task, until the launcher ends.
 
 A launcher runs it as ``python -m tempopt.cli.agent_entrypoint``, with the task on standard input.
 """
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from tempopt.agent.observer import Observer
     from tempopt.report.study_result import StudyResult
 
-# A server is restarted in less, and a waiting process holds room that others could use.
-_PATIENCE = 1800.0
-_PAUSE = 5.0
-# No attempt to reach a server that is away takes as long.
+# Longer than the restart of a server, but limited, since a waiting process holds resources.
+_MAX_OUTAGE_SECONDS = 1800.0
+_PAUSE_SECONDS = 5.0
+# Longer than an attempt to reach a server that is down.
 _WORKED = 300.0
 
 
 def run() -> int:
-    """Carry out the task on standard input and return the exit code of the command line."""
+    """Carry out the task on standard input, and return the exit code of the command line."""
     line = b""
     while not line.endswith(b"\n"):
         piece = os.read(sys.stdin.fileno(), 65536)
@@ -38,19 +38,19 @@ def run() -> int:
             return 130
         line += piece
     task = json.loads(line)
-    threading.Thread(target=_end_with_the_launcher, daemon=True).start()
-    return exit_code(lambda: _patiently(task))
+    threading.Thread(target=_exit_with_launcher, daemon=True).start()
+    return exit_code(lambda: _retry_while_unreachable(task))
 
 
-def _end_with_the_launcher() -> None:
-    # nothing more is ever sent: the end of the stream is the end of the process that gave us room
+def _exit_with_launcher() -> None:
+    # the launcher sends nothing more: the end of the stream is the end of the launcher
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _patiently(task: dict[str, Any]) -> int:
-    """Work, and begin again as long as the database cannot be reached: no person is there to restart it."""
+def _retry_while_unreachable(task: dict[str, Any]) -> int:
+    """Work, and start again while the database cannot be reached, since no user would restart the agent."""
     last_reached = time.monotonic()
     while True:
         began = time.monotonic()
@@ -59,10 +59,10 @@ def _patiently(task: dict[str, Any]) -> int:
         except (StoreUnreachable, StoreTimeoutError) as error:
             if time.monotonic() - began > _WORKED:
                 last_reached = time.monotonic()
-            if time.monotonic() - last_reached >= _PATIENCE:
+            if time.monotonic() - last_reached >= _MAX_OUTAGE_SECONDS:
                 raise
             print(f"tempopt: {error} Trying again.", file=sys.stderr, flush=True)
-            time.sleep(_PAUSE)
+            time.sleep(_PAUSE_SECONDS)
 
 
 def _work(task: dict[str, Any]) -> int:
@@ -70,7 +70,7 @@ def _work(task: dict[str, Any]) -> int:
     from tempopt.service import studies
     from tempopt.spec.study_spec import StudySpec
 
-    arguments = _arguments(task)
+    arguments = _parse_arguments(task)
     spec = None if task["spec"] is None else StudySpec.from_json(task["spec"])
 
     def carry_out(observer: Observer) -> StudyResult:
@@ -85,12 +85,12 @@ def _work(task: dict[str, Any]) -> int:
         )
 
     code = run_and_report(task["study"], carry_out, arguments)
-    # to its launcher an agent that has seen a comparison end has done its work, whatever was found
+    # for its launcher, an agent has succeeded if the comparison has ended, with any outcome
     return EXIT_OK if code in (EXIT_NO_DIFFERENCE, EXIT_WORSE) else code
 
 
-def _arguments(task: dict[str, Any]) -> argparse.Namespace:
-    """Return what the words of a task say, as `search` or `resume` reads them."""
+def _parse_arguments(task: dict[str, Any]) -> argparse.Namespace:
+    """Parse the words of a task like those of `search` or `resume`."""
     from tempopt.storage import urls
 
     _, commands = build_parsers()

@@ -1,4 +1,4 @@
-"""What the arguments of commands may be: each function reads one, or says what may be given instead."""
+"""Types of arguments: each function parses a text, or raises an error with the allowed values."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import NamedTuple
 
 
 class Trials(NamedTuple):
-    """How many search trials were asked for: ``total`` in all (None: as the spec says), or ``additional``."""
+    """Requested number of search trials: ``total`` (None: that of the spec), or ``additional``."""
 
     total: int | None = None
     additional: int = 0
 
 
-# As a study spec allows; written here once more, since a spec takes a moment to import.
+# The limits of the spec, repeated here since importing the spec is slow.
 _MAX_RUNS = 100_000
 _MAX_SEEDS = 1000
 _DAY = 86_400
@@ -25,8 +25,8 @@ _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
 
 
 def _parse_int(text: str, min_value: int, max_value: int) -> int:
-    """Return an integer from fewest to most."""
-    # Python converts no more than a few thousand digits
+    """Return an integer within bounds."""
+    # Python refuses to convert more than a few thousand digits
     if not (text.isdecimal() and len(text) <= len(str(max_value)) and min_value <= int(text) <= max_value):
         raise argparse.ArgumentTypeError(f'"{text}" is not a whole number from {min_value} to {max_value}')
     return int(text)
@@ -49,12 +49,12 @@ def pairs_range(text: str) -> int | dict[str, int]:
 
 
 def _parse_float(text: str, min_value: float, max_value: float, expected: str) -> float:
-    """Return a number from a smallest to a largest."""
+    """Return a number within bounds."""
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    # not so for NaN
+    # false for NaN, too
     if not min_value <= value <= max_value:
         raise argparse.ArgumentTypeError(f'"{text}" is not {expected}')
     return value
@@ -81,7 +81,7 @@ def user(text: str) -> str:
 
 
 def port(text: str) -> int:
-    """Return a TCP port, 0 for any that is free."""
+    """Return a TCP port, 0 for any free port."""
     return _parse_int(text, 0, 65_535)
 
 
@@ -100,7 +100,7 @@ def seconds(text: str) -> float:
 
 
 def option(text: str) -> tuple[str, str]:
-    """Return the name and the value of what ``KEY=VALUE`` says."""
+    """Return key and value of ``KEY=VALUE``."""
     key, equals, value = text.partition("=")
     if not key or not equals:
         raise argparse.ArgumentTypeError(f'"{text}" is not KEY=VALUE, as in partition=gpu')
@@ -116,20 +116,20 @@ def workers(text: str) -> int | str:
 
 
 def trials(text: str) -> Trials:
-    """Return what ``N`` or ``+N`` asks for."""
+    """Return the number of trials of ``N`` or ``+N``."""
     if text.startswith("+"):
         return Trials(additional=count(text[1:]))
     return Trials(total=count(text))
 
 
 def more_trials(text: str) -> int:
-    """Return what ``+N`` asks for."""
-    return _parse_more(text, _MAX_RUNS, "a study that goes on can only get more trials")
+    """Return the number of ``+N``."""
+    return _parse_more(text, _MAX_RUNS, "trials can only be added to an existing study")
 
 
 def more_pairs(text: str) -> int:
-    """Return what ``+N`` asks for."""
-    return _parse_more(text, _MAX_SEEDS, "a verdict can only get more pairs")
+    """Return the number of ``+N``."""
+    return _parse_more(text, _MAX_SEEDS, "pairs can only be added to a verdict")
 
 
 def _parse_more(text: str, max_value: int, why: str) -> int:

@@ -1,6 +1,6 @@
-"""Every command that can be typed, with its arguments: names, what they take, and their help.
+"""All commands with their arguments: names, values and help.
 
-A table; carries nothing out, and imports nothing that takes time.
+A table without functions; imports nothing slow.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def argument(usage: str, help: str, **settings: Any) -> CommandArgument:
     """Return an argument.
 
     Args:
-        usage: Its names and what it takes, as in ``-o --output FILE`` or ``spec SPEC``; an option that takes
-            nothing is a flag.
+        usage: Its names and the name of its value, as in ``-o --output FILE`` or ``spec SPEC``; an option
+            without a value is a flag.
         help: Its help.
         settings: Further settings for argparse.
     """
@@ -104,7 +104,7 @@ NO_REPORT = argument("--no-report", "write no report at the end", action="store_
 VERBOSE = argument("--verbose", "print a line for every training")
 JSON = argument("--json", "print JSON, for programs")
 RUNNING = (WORKERS, CHECKPOINTS, NO_REPORT, VERBOSE, *LAUNCH)
-"""Arguments of every command that carries a study out."""
+"""Arguments of all commands that carry out a study."""
 
 COMMANDS = {
     "search": command(
@@ -124,7 +124,7 @@ COMMANDS = {
         *RUNNING,
         argument(
             "--submit",
-            "leave the trainings to agents (`tempopt agent --any`), and watch; behind a server always so",
+            "let other agents train (`tempopt agent --any`), and watch; always so behind a server",
         ),
     ),
     "compare": command(
@@ -166,7 +166,7 @@ COMMANDS = {
         ),
         argument(
             "--all-pairs",
-            "compare each two sets, not only each with the first, and name the first set that none "
+            "compare every two sets, not only each with the first, and name the first set that none "
             "is shown to beat",
         ),
         argument(
@@ -174,7 +174,9 @@ COMMANDS = {
             "compare the best parameter sets of this finished study with its baseline",
             dest="from_study",
         ),
-        argument("--top K", "with --from: how many sets beside the baseline (default: 3)", type=types.count),
+        argument(
+            "--top K", "with --from: number of sets besides the baseline (default: 3)", type=types.count
+        ),
         repeatable("--without NAME", "with --from: leave a parameter out of all sets; repeatable"),
         argument(
             "--from-storage URL",
@@ -189,7 +191,7 @@ COMMANDS = {
         ),
         argument(
             "--max-runs N",
-            "refuse to begin if it could take more than N runs (default: 1000)",
+            "refuse a comparison that could need more than N runs (default: 1000)",
             type=types.count,
         ),
         SET,
@@ -222,7 +224,7 @@ COMMANDS = {
         ),
         argument(
             "--trials N",
-            "how many parameter sets are evaluated in all (default: study.trials)",
+            "total number of parameter sets (default: study.trials)",
             type=types.count,
         ),
         *STORE,
@@ -242,7 +244,7 @@ COMMANDS = {
         argument(
             "--pairs +N", "add N seeds to confirm on", type=types.more_pairs, default=0, dest="add_pairs"
         ),
-        argument("--retry-failed", "train the runs again that failed on every attempt"),
+        argument("--retry-failed", "repeat the runs that failed on every attempt"),
         *RUNNING,
     ),
     "explain": command(
@@ -276,7 +278,7 @@ COMMANDS = {
         ),
         argument(
             "--until-idle SECONDS",
-            "with --any: leave when no study is unfinished, or after so long without a run to begin (60 if "
+            "with --any: leave when no study is unfinished, or after SECONDS without a run to begin (60 if "
             "no number is given; default: wait for new studies)",
             type=types.seconds,
             nargs="?",
@@ -298,11 +300,11 @@ COMMANDS = {
             const=2.0,
         ),
         argument("--full", "print all findings, and how many runs are over"),
-        argument("--heads", "print what heads attend to, as text"),
+        argument("--heads", "print the attention of heads as text"),
         *JOBS,
     ),
     "report": command(
-        "write a study as one HTML page, which opens offline",
+        "write a study as one HTML page that opens offline",
         "report:report",
         NAME,
         *STORE,
@@ -344,31 +346,31 @@ COMMANDS = {
         *STORE,
     ),
     "export": command(
-        "write what is recommended as YAML for LightningCLI or as a Python script",
+        "write the recommended configuration as YAML for LightningCLI or as a Python script",
         "show:export",
         NAME,
         *STORE,
         argument(
             "--format FORMAT", "yaml or python (default: yaml)", choices=("yaml", "python"), default="yaml"
         ),
-        argument("--winner", "write the winner of the search, whatever is recommended"),
+        argument("--winner", "write the winner of the search, even if it is not recommended"),
         OUTPUT,
     ),
     "dump": command(
-        "write a study into a file, without secrets, to be kept or loaded elsewhere",
+        "write a study into a file, without secrets, to be stored or loaded elsewhere",
         "transfer:dump",
         NAME,
         *STORE,
         argument(
             "-o --output FILE",
-            "output file, replaced if it is there (default: NAME.tempopt in the current folder)",
+            "output file, replaced if it exists (default: NAME.tempopt in the current folder)",
         ),
     ),
     "load": command(
-        "read a study from a file into a database, where it goes on",
+        "read a study from a file into a database, where it can be continued",
         "transfer:load",
         argument("file FILE", "file that tempopt dump has written"),
-        argument("--name NAME", "name of the study there (default: the one it has)"),
+        argument("--name NAME", "name of the study there (default: its name in the file)"),
         *STORE,
     ),
     "pause": command(
@@ -411,7 +413,7 @@ COMMANDS = {
         argument("--dry-run", "also train two steps and list the attention layers that get a temperature"),
     ),
     "plan": command(
-        "say what a study costs and what gain it can show, before it is begun",
+        "forecast the cost of a study and the gain that it can show",
         "specs:plan",
         SPEC,
         *STORE,
@@ -476,13 +478,17 @@ COMMANDS = {
         "mcp:mcp",
         argument(
             "--gpu-hours H",
-            "most GPU-hours of its studies; where none is used, hours of training (default: any)",
+            "maximal GPU-hours of its studies; without a GPU, training hours (default: no limit)",
             type=types.number,
         ),
-        argument("--runs N", "most trainings of its studies, of every kind (default: any)", type=types.count),
+        argument(
+            "--runs N",
+            "maximal number of trainings of its studies, of every kind (default: no limit)",
+            type=types.count,
+        ),
         argument(
             "--user USER",
-            "on a database: whose studies they are, and whose budget is spent (default: mcp)",
+            "with a database: owner of the studies and of the budget (default: mcp)",
             type=types.user,
         ),
         WORKERS,
@@ -493,20 +499,22 @@ COMMANDS = {
         "token:token",
         argument("action ACTION", "create, list or revoke", choices=("create", "list", "revoke")),
         argument("id ID", "id of the token to revoke", nargs="?"),
-        argument("--name NAME", "whom the token stands for"),
+        argument("--name NAME", "name of the token's holder"),
         repeatable(
             "--scope SCOPE",
-            "what it may do: view, submit, agent or admin; repeatable",
+            "scope: view, submit, agent or admin; repeatable",
             choices=("view", "submit", "agent", "admin"),
         ),
-        argument("--studies PREFIX", "only on studies whose names begin so (default: all)"),
-        argument("--user USER", "whose studies are begun with it (default: the name)"),
-        argument("--expires TIME", "how long it is valid, as in 30d (default: until revoked)"),
+        argument(
+            "--studies PREFIX", "prefix of the names of studies that it may access (default: all studies)"
+        ),
+        argument("--user USER", "owner of the studies that are created with it (default: the name)"),
+        argument("--expires TIME", "lifetime, as in 30d (default: until revoked)"),
         *STORE,
         JSON,
     ),
     "login": command(
-        "log in to a server, which commands mean from then on where no storage is given",
+        "log in to a server, which commands then use where no storage is given",
         "login:login",
         argument("server URL", "URL of the server, as in https://tempopt.example.com"),
         argument("--token-file FILE", "file whose only line is the token (default: it is asked for)"),
@@ -514,8 +522,6 @@ COMMANDS = {
     "logout": command(
         "forget a server and its token",
         "login:logout",
-        argument(
-            "server URL", "URL of the server (default: the one that you have logged in to last)", nargs="?"
-        ),
+        argument("server URL", "URL of the server (default: that of the last login)", nargs="?"),
     ),
 }

@@ -1,4 +1,4 @@
-"""``tempopt dashboard``: Optuna's dashboard with tempopt's notes and plots, on this machine alone."""
+"""``tempopt dashboard``: Optuna's dashboard with tempopt's notes and plots, only on this machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def dashboard(arguments: argparse.Namespace) -> None:
             f"{arguments.url} is a tempopt server, whose page of a study is its report: open that in a "
             "browser. For Optuna's dashboard give the database, as in --storage postgresql://user@host/db."
         )
-    # plotly and Optuna's dashboard take a while to import
+    # lazy import: plotly and Optuna's dashboard are slow to load
     from tempopt.report.dashboard import Dashboard
 
     with contextlib.suppress(KeyboardInterrupt), sigterm_as_keyboard_interrupt():

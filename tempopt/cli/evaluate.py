@@ -1,4 +1,4 @@
-"""``tempopt evaluate``: the best temperatures at inference, and generation, of trained weights."""
+"""``tempopt evaluate``: the best temperatures and generation parameters of trained weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tempopt.storage.urls import masked_url
 
 
 def evaluate(arguments: argparse.Namespace) -> int | None:
-    """Evaluate trained weights, or continue to, and print what was found."""
+    """Evaluate trained weights, or continue an evaluation, and print the result."""
     try:
         result = evaluate_weights(
             arguments.spec,
@@ -25,7 +25,8 @@ def evaluate(arguments: argparse.Namespace) -> int | None:
         )
     except KeyboardInterrupt:
         print(
-            "\nInterrupted. Every evaluation that ended is saved. The same command goes on.", file=sys.stderr
+            "\nInterrupted. Every evaluation that ended is saved. To continue, run the same command.",
+            file=sys.stderr,
         )
         return INTERRUPTED
     if arguments.json:

@@ -1,6 +1,6 @@
-"""``tempopt init``: writes a spec for a person's own module, which is imported in a process of its own.
+"""``tempopt init``: write a spec for a user's module, which is imported in a child process.
 
-That process imports this module as well, so little is imported here.
+The child process imports this module as well, so that imports here are few.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def init(arguments: argparse.Namespace) -> None:
 
 
 def _inspect(import_path: str) -> ModuleInfo:
-    # the folder comes after the standard library there, which a file of the person's may have the name of
+    # the folder comes after the standard library, whose names the user's files may have
     os.environ["PYTHONSAFEPATH"] = "1"
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_say_it_on_stderr) as child:
+    with ProcessPoolExecutor(1, mp_context=spawn, initializer=_redirect_stdout) as child:
         try:
             return child.submit(inspect_module, import_path).result()
         except BrokenProcessPool as error:
@@ -44,6 +44,6 @@ def _inspect(import_path: str) -> ModuleInfo:
             ) from error
 
 
-def _say_it_on_stderr() -> None:
-    # What a module prints while it is imported is no part of the spec that is written.
+def _redirect_stdout() -> None:
+    # Output of the imported module must not be mixed with the spec.
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""``tempopt judge``: a verdict on results that exist."""
+"""``tempopt judge``: a verdict on existing results."""
 
 from __future__ import annotations
 

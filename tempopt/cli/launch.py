@@ -1,4 +1,4 @@
-"""Commands with ``--launcher``: start agents elsewhere, and watch or go away."""
+"""Commands with ``--launcher``: start agents with a launcher, and watch the study or detach."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tempopt.verdict.planned_runs import planned_runs
 
 
 def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequest) -> int:
-    """Carry out a request with agents that a launcher starts, and watch them to the verdict.
+    """Carry out a request with agents of a launcher, and watch the study to its verdict.
 
-    The agents are given the spec of a search, and find that of a study to resume in the store.
+    For a search the agents get the spec; for a resumption they read it from the store.
     """
     check_request(request)
     is_search, name = isinstance(request, SearchRequest), request.study
-    with open_store(arguments.url, create=is_search) as store, _launcher(arguments) as launcher:
+    with open_store(arguments.url, create=is_search) as store, _make_launcher(arguments) as launcher:
         spec = (
             request.spec
             if isinstance(request, SearchRequest)
@@ -73,20 +73,20 @@ def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequ
         return run_and_report(name, watch, arguments, continues=launcher.survives_command)
 
 
-def _launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
+def _make_launcher(arguments: argparse.Namespace) -> contextlib.closing[Launcher]:
     launcher = make_launcher(arguments.launcher, launch_options(arguments))
     if arguments.detach and not launcher.survives_command:
         launcher.close()
         raise UsageError(
-            f"--detach: agents of the launcher {launcher.name} end with this command. Take it out, or have "
-            "this command go on in the background (nohup tempopt ... &)."
+            f"--detach: agents of the launcher {launcher.name} end with this command. Leave out --detach, or "
+            "run this command in the background (nohup tempopt ... &)."
         )
     return contextlib.closing(launcher)
 
 
 @contextlib.contextmanager
 def _mention_added_tickets(request: SearchRequest | ResumeRequest) -> Iterator[None]:
-    """Have an error say that the trials which were asked for are in the study, though no agent is."""
+    """Add to an error of the launcher that the requested trials have already been added."""
     try:
         yield
     except TempoptError as error:
@@ -95,5 +95,5 @@ def _mention_added_tickets(request: SearchRequest | ResumeRequest) -> Iterator[N
         if unit is None:
             raise
         raise type(error)(
-            f"{error}\nThe {added[unit]} {unit} were added all the same: leave --{unit} out of your next try."
+            f"{error}\nThe {added[unit]} {unit} have been added: leave out --{unit} when you try again."
         ) from error

@@ -1,4 +1,4 @@
-"""The launcher that a person gives on the command line, with its options; asks no launcher anything."""
+"""The launcher on the command line, with its options; does not load the launcher."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tempopt.launch.job_status import LauncherSelection
 
 
 def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return what ``--launch`` and ``--address`` say.
+    """Return the options of ``--launch`` and ``--address``.
 
     Raises:
         UsageError: A key was given more than once.
@@ -25,10 +25,10 @@ def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def selected_launcher(arguments: argparse.Namespace) -> LauncherSelection:
-    """Return the launcher whose jobs a command asks about; an address alone is that of a Ray cluster.
+    """Return the launcher whose jobs a command queries; an address alone is that of a Ray cluster.
 
     Raises:
-        UsageError: There are options of no launcher.
+        UsageError: There are options without a launcher.
     """
     options = launch_options(arguments)
     launcher = arguments.launcher or ("ray" if options.keys() == {"address"} else None)

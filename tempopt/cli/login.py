@@ -1,4 +1,4 @@
-"""``tempopt login`` and ``logout``: which server this user means, and the token that it is shown."""
+"""``tempopt login`` and ``logout``: the default server of this user, and its token."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def login(arguments: argparse.Namespace) -> None:
-    """Verify a token by the server, keep it, and make that server the default storage of this user."""
+    """Verify a token with the server, store it, and make the server the default storage of this user."""
     url = server_url(arguments.server)
     if url.startswith("http:") and urlsplit(url).hostname not in _LOOPBACK:
         print(
@@ -31,7 +31,7 @@ def login(arguments: argparse.Namespace) -> None:
         if arguments.token_file is None
         else credentials.read_token_file(Path(arguments.token_file))
     )
-    me = _me(url, token)
+    me = _request_identity(url, token)
     path = credentials.remember(url, token)
     prefix = f"studies that begin with {me['prefix']}" if me["prefix"] else "all studies"
     print(escape_control_chars(f"Logged in to {url} as {me['name']}: {', '.join(me['scopes'])} on {prefix}."))
@@ -48,7 +48,7 @@ def logout(arguments: argparse.Namespace) -> None:
         server_text = "any server" if arguments.server is None else arguments.server
         print(escape_control_chars(f"You are not logged in to {server_text}."))
         return
-    print(f"Logged out of {server}. The token is still valid: tempopt token revoke ends it for good.")
+    print(f"Logged out of {server}. The token is still valid. To revoke it: tempopt token revoke")
 
 
 def _prompt_for_token(url: str) -> str:
@@ -62,12 +62,12 @@ def _prompt_for_token(url: str) -> str:
         raise UsageError("No token was given. Give --token-file FILE, or type it.") from None
 
 
-def _me(url: str, token: str) -> dict[str, Any]:
-    """Return what a server says of a token; AccessDenied if it does not know it."""
+def _request_identity(url: str, token: str) -> dict[str, Any]:
+    """Return the identity of a token from the server; raise AccessDenied if the token is not valid."""
     from tempopt.storage.http.connection import ServerConnection
 
     with closing(ServerConnection(url, token)) as connection:
         token_info: dict[str, Any] = connection.get("/api/me")
     if not isinstance(token_info, dict) or not {"name", "scopes", "prefix"} <= token_info.keys():
-        raise UsageError(f"{url} does not answer as a tempopt server does. Give the URL of tempopt serve.")
+        raise UsageError(f"{url} does not answer as a tempopt server. Give the URL of tempopt serve.")
     return token_info

@@ -8,7 +8,7 @@ from tempopt.errors import missing_extra
 
 
 def mcp(arguments: argparse.Namespace) -> None:
-    """Answer one client on standard input and output until it leaves."""
+    """Answer one client on standard input and output until it disconnects."""
     from tempopt.server.mcp.budget import Budget
     from tempopt.server.mcp.session import Session
 

@@ -1,4 +1,4 @@
-"""Text and tables on the screen, or text in a file that is whole or not there."""
+"""Print text and tables, or write text to a file atomically."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tempopt.errors import UsageError
 from tempopt.files import replace
 
 _WIDE = 10_000
-# Control characters, invisible ones such as those that turn the direction of text, lone surrogates, and the
-# line ends of Unicode.
+# Control characters, invisible ones such as those that change the direction of text, lone surrogates, and
+# Unicode's line ends.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
@@ -37,9 +37,9 @@ def escape_control_chars(text: str) -> str:
 
 
 def print_decision(lines: Iterable[str]) -> None:
-    """Print the lines of a decision; on a terminal those with a label are broken at spaces, below their text.
+    """Print the lines of a decision; on a terminal, lines with a label are wrapped and indented.
 
-    One with a command stays as it is, to be copied.
+    Lines with a command are not wrapped, so that they can be copied.
     """
     columns = shutil.get_terminal_size().columns
     for line in lines:
@@ -50,28 +50,28 @@ def print_decision(lines: Iterable[str]) -> None:
 
 
 def write(text: str, output: str | None, *, overwrite: bool) -> None:
-    """Print a text, or write it to a file by way of a temporary one.
+    """Print a text, or write it to a file atomically.
 
     Args:
         text: What to write; ends with a newline.
         output: Name of the file; None for the screen.
-        overwrite: Whether a file that is there may be replaced.
+        overwrite: Whether an existing file may be replaced.
 
-    Raises:
-        UsageError: The file cannot be written, or is there and may not be replaced.
+        Raises:
+        UsageError: The file cannot be written, or exists and may not be replaced.
     """
     if output is None:
         print(text, end="")
         return
     if not output:
-        raise UsageError('-o was given the empty text "". Give the path of a file, or take -o out.')
+        raise UsageError('-o was given the empty text "". Give the path of a file, or leave out -o.')
     path = Path(output)
     replace(path, text, overwrite=overwrite)
     print(f"Written to {path}.")
 
 
 def make_table(*columns: str) -> Table:
-    """Return an empty table whose first column is folded and whose others are cut where it is too wide."""
+    """Return an empty table; if it is too wide, its first column is wrapped and the others are cut."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for position, column in enumerate(columns):
         table.add_column(column, overflow="fold" if position == 0 else "ellipsis", no_wrap=position > 0)
@@ -79,7 +79,7 @@ def make_table(*columns: str) -> Table:
 
 
 def print_table(table: Table) -> None:
-    """Print a table on standard output; in a pipe a line is a row, however long, and ends with its text."""
+    """Print a table on standard output; in a pipe, each row is one line of any length."""
     if sys.stdout.isatty():
         Console().print(table)
         return

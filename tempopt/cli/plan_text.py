@@ -1,4 +1,4 @@
-"""What ``tempopt plan`` prints: the forecast of a study as a table, and what it can show."""
+"""Output of ``tempopt plan``: the forecast of a study as a table, and the gain that it can show."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def print_forecast(forecast: StudyForecast) -> None:
     """Print the forecast of a study."""
     where = format_worker_count(forecast.run.workers, forecast.run.gpus or 0.0)
     print(f"{forecast.name}: {runs_text(forecast.runs)}\n")
-    print_table(_table(forecast, where))
-    print("", forecast.run.text, *_lines(forecast), sep="\n")
+    print_table(_build_table(forecast, where))
+    print("", forecast.run.text, *_format_lines(forecast), sep="\n")
 
 
-def _table(forecast: StudyForecast, where: str) -> Table:
+def _build_table(forecast: StudyForecast, where: str) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("runs", no_wrap=True)
     for title in (f"gain of\n{LARGE_GAIN:g} sd: min", "no gain:\nmin"):
@@ -29,9 +29,9 @@ def _table(forecast: StudyForecast, where: str) -> Table:
             table.add_column(name, justify="right", no_wrap=True)
     for kind, span in forecast.runs.gain.items():
         no_gain = forecast.runs.no_gain.get(kind, Span(min=0, typical=0, max=0))
-        table.add_row(kind, *_cells(span), *_cells(no_gain))
+        table.add_row(kind, *_format_cells(span), *_format_cells(no_gain))
     totals = [forecast.runs.total(gain=gain) for gain in (True, False)]
-    table.add_row("all", *(cell for span in totals for cell in _cells(span)), style="bold")
+    table.add_row("all", *(cell for span in totals for cell in _format_cells(span)), style="bold")
     hours = [total_hours for total in totals if (total_hours := forecast.hours(total))]
     if hours:
         cells = (
@@ -45,13 +45,13 @@ def _table(forecast: StudyForecast, where: str) -> Table:
     return table
 
 
-def _cells(span: Span) -> list[str]:
+def _format_cells(span: Span) -> list[str]:
     return [f"{value:.0f}" for value in (span.min, span.typical, span.max)]
 
 
-def _lines(forecast: StudyForecast) -> list[str]:
+def _format_lines(forecast: StudyForecast) -> list[str]:
     lines = [
-        f"study.limits.{name} may end the search sooner, which is not counted here."
+        f"study.limits.{name} may end the search earlier, which is not counted here."
         for name in forecast.limited
     ]
     lines += ["", f"Power: {forecast.power_text}"]

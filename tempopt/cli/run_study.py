@@ -1,4 +1,4 @@
-"""Carry a study out for a command: show its progress, print the result, return the exit code."""
+"""Carry out a study for a command: show its progress, print the result, return the exit code."""
 
 from __future__ import annotations
 
@@ -57,34 +57,34 @@ def run_and_report(
     again: str = "resume",
     continues: bool = False,
 ) -> int:
-    """Show a study while it is carried out, say what it found, and return the exit code.
+    """Carry out a study, show its progress and result, and return the exit code.
 
     Args:
         name: Name of the study.
-        run_study: Carries it out, given an observer.
-        arguments: What was typed.
+        run_study: Carries out the study with an observer.
+        arguments: The parsed arguments.
         again: The command that continues it after Ctrl-C.
         continues: Whether other processes carry it out after Ctrl-C.
     """
     from tempopt.report.study_lines import screen_lines
     from tempopt.service.progress import progress_for_stream
 
-    # what a program reads is the result alone
+    # with --json, only the result is on standard output
     stream = sys.stderr if getattr(arguments, "json", False) else sys.stdout
     try:
         with progress_for_stream(stream, verbose=getattr(arguments, "verbose", False)) as observer:
             result = run_study(observer)
     except KeyboardInterrupt:
-        print(f"\n{_interrupted_hint(name, arguments, again, continues)}", file=stream)
+        print(f"\n{_build_interrupted_hint(name, arguments, again, continues)}", file=stream)
         return INTERRUPTED
     except BrokenPipeError:
-        # the reader of the output has gone, and the study has not ended
+        # the reader has closed the pipe before the end of the study
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return INTERRUPTED
     if result.state != "done":
-        # a person ran `tempopt pause`; other agents may yet be saving their runs
-        command = _command("resume", name, arguments)
-        text = "The study was paused. Everything that was reported is saved. To go on:"
+        # paused by `tempopt pause`; other agents may still be saving their runs
+        command = _build_command("resume", name, arguments)
+        text = "The study was paused. Everything that was reported is saved. To continue:"
         print(f"\n{text}\n  {command}", file=stream)
         return INTERRUPTED
     if result.spec.compare is not None:
@@ -95,9 +95,9 @@ def run_and_report(
 
 
 def publish_report(arguments: argparse.Namespace, name: str) -> str | None:
-    """Return the path of the report of a study that is over, if one was to be written and could be.
+    """Write the report of a finished study if requested, and return its path; None if that fails.
 
-    Neither a report that cannot be written nor Ctrl-C while it is keeps what was found from being said.
+    The result is printed even if the report cannot be written or Ctrl-C interrupts it.
     """
     if not getattr(arguments, "report", False):
         return None
@@ -108,13 +108,13 @@ def publish_report(arguments: argparse.Namespace, name: str) -> str | None:
     except (Exception, KeyboardInterrupt) as error:
         reason = f"{error}" if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
         command = f"tempopt report {study_argument(name, arguments)}"
-        text = f"the report could not be written: {reason}\nThe study is whole. Try again: {command}"
+        text = f"the report could not be written: {reason}\nThe study is complete. Try again: {command}"
         print(mask_secrets(f"tempopt: warning: {text}"), file=sys.stderr)
         return None
 
 
 def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
-    """Return how to show and how to pause a study that continues without this command."""
+    """Return the commands that show and pause a study that continues without this command."""
     where = study_argument(name, arguments)
     return (
         "The study continues without this command.\n"
@@ -123,18 +123,18 @@ def detached_study_hint(name: str, arguments: argparse.Namespace) -> str:
     )
 
 
-def _interrupted_hint(name: str, arguments: argparse.Namespace, again: str, continues: bool) -> str:
+def _build_interrupted_hint(name: str, arguments: argparse.Namespace, again: str, continues: bool) -> str:
     from tempopt.service import lifecycle
 
     if not lifecycle.study_may_exist(arguments.url, name):
         return "Interrupted before the study was begun; nothing was written."
     if continues:
         return detached_study_hint(name, arguments)
-    command = _command(again, name, arguments)
-    return f"Interrupted. Everything that was reported is saved. To go on:\n  {command}"
+    command = _build_command(again, name, arguments)
+    return f"Interrupted. Everything that was reported is saved. To continue:\n  {command}"
 
 
-def _command(command: str, name: str, arguments: argparse.Namespace) -> str:
+def _build_command(command: str, name: str, arguments: argparse.Namespace) -> str:
     """Return the command that continues a study in the same store, with the same checkpoints and workers."""
     line = f"tempopt {command} {study_argument(name, arguments)}"
     if arguments.checkpoints is not None:
@@ -154,8 +154,8 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
     """Print the result of a comparison that is over, and return the exit code.
 
     Args:
-        result: It.
-        arguments: What was typed.
+        result: The comparison.
+        arguments: The parsed arguments.
         report: Path of its report, if one was written.
     """
     from tempopt.report.study_lines import screen_lines

@@ -1,6 +1,6 @@
-"""``tempopt search``, ``compare``, ``resume`` and ``explain``: the request that each makes of its arguments.
+"""``tempopt search``, ``compare``, ``resume`` and ``explain``: build their requests from the arguments.
 
-What runs a study is imported once its spec is in order, so that a refusal is quick.
+Modules that run a study are imported after its spec has been checked, so that a refusal is quick.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from tempopt.storage.opening import open_store
 
 
 def serve(arguments: argparse.Namespace) -> None:
-    """Serve a database until Ctrl-C; the first token is made, and shown once, where there is none."""
+    """Serve a database until Ctrl-C; if there is no token, create the first one and show it once."""
     try:
         from tempopt.server.serving import Listening
         from tempopt.server.serving import serve as serve_store
@@ -24,7 +24,7 @@ def serve(arguments: argparse.Namespace) -> None:
         packages = {"fastapi", "h11", "prometheus_client", "starlette", "uvicorn"}
         raise missing_extra(error, "server", packages, "tempopt serve answers by FastAPI") from error
     if not (arguments.storage or arguments.storage_file or os.environ.get("TEMPOPT_STORAGE")):
-        # a user who has logged in to a server may serve a database of their own all the same
+        # a user who has logged in to a server may still serve a database
         arguments.url = urls.DEFAULT_STORAGE
     if is_server(arguments.url):
         raise UsageError(
@@ -42,8 +42,8 @@ def serve(arguments: argparse.Namespace) -> None:
     with open_store(arguments.url, create=True) as store:
         if not listening.is_loopback and not store.tokens():
             raise UsageError(
-                f"{listening.host} can be reached from other machines, and there is no token yet that they "
-                f"would be asked for. Create one first: tempopt token create --name admin --scope admin"
+                f"{listening.host} can be reached from other machines, but there is no token yet. Create one "
+                f"first: tempopt token create --name admin --scope admin"
                 f"{storage_option(arguments)}"
             )
 

@@ -1,6 +1,6 @@
 """``tempopt list``, ``show`` and ``export``: the studies of the store, for people and for programs.
 
-What reads a study is imported once it was found, so that a refusal is quick.
+Modules that read a study are imported after it has been found, so that a refusal is quick.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ def list_studies(arguments: argparse.Namespace) -> None:
 
 
 def show(arguments: argparse.Namespace) -> None:
-    """Print how a study stands: tickets, baseline, best and verdict, and the jobs that work on it."""
+    """Print the state of a study: tickets, baseline, best and verdict, and its jobs."""
     if arguments.heads and (arguments.json or arguments.watch is not None):
-        raise UsageError("--heads prints pictures, once. Leave --json and --watch out.")
+        raise UsageError("--heads prints pictures, once. Leave out --json and --watch.")
     if arguments.watch is not None:
         if arguments.json:
             raise UsageError("--json prints once, and --watch continues. Leave one of them out.")
-        from tempopt.cli.watch import show_live  # needed with --watch alone
+        from tempopt.cli.watch import show_live  # needed only with --watch
 
         show_live(arguments)
         print()
@@ -83,7 +83,7 @@ def show(arguments: argparse.Namespace) -> None:
 
 
 def export(arguments: argparse.Namespace) -> None:
-    """Write what is recommended as YAML for LightningCLI or as a Python script."""
+    """Write the recommended configuration as YAML for LightningCLI or as a Python script."""
     with open_store(arguments.url, create=False) as store:
         store.load_study(arguments.name)
         from tempopt.report import export as exports

@@ -1,4 +1,4 @@
-"""``tempopt check`` and ``plan``; reads and validates a spec before anything that trains is imported."""
+"""``tempopt check`` and ``plan``: read and validate a spec before slow modules are imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tempopt.errors import SpecError
-from tempopt.spec.collect_errors import with_all_faults
+from tempopt.spec.collect_errors import add_all_faults
 from tempopt.spec.load import load_spec
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
@@ -32,15 +32,15 @@ def read_spec(path_or_name: str, overrides: Sequence[str] = ()) -> StudySpec:
 
 @contextlib.contextmanager
 def advise_check(path_or_name: str, overrides: Sequence[str]) -> Iterator[None]:
-    """Let a refusal of a spec tell all faults of its text, and the command that checks it again.
+    """Extend the error of a spec to all errors of its text, with the command that checks it again.
 
     Raises:
-        SpecError: The text of the spec is wrong; there is a line for each fault.
+        SpecError: The text of the spec is invalid; there is a line for each error.
     """
     try:
         yield
     except FaultySpecError as error:
-        refusal: SpecError = with_all_faults(error)
+        refusal: SpecError = add_all_faults(error)
     except SpecError as error:
         if not _is_file(path_or_name):
             raise
@@ -56,14 +56,14 @@ def _is_file(path_or_name: str) -> bool:
     try:
         return Path(path_or_name).is_file()
     except OSError:
-        # a name that is too long is none of a file
+        # a name that is too long is not a file name
         return False
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """Check a spec and print what was found, after training two steps of it if asked to."""
+    """Check a spec and print the result, with --dry-run after training two steps."""
     spec = read_spec(arguments.spec, arguments.set)
-    from tempopt.service import studies  # loads Optuna, which a spec that is refused does not need
+    from tempopt.service import studies  # lazy import: loads Optuna
 
     print_line = functools.partial(print, flush=True)
     for line in studies.check(spec, dry_run=arguments.dry_run, on_line=print_line):
@@ -74,7 +74,7 @@ def plan(arguments: argparse.Namespace) -> None:
     """Print the forecast of a study; nothing is written."""
     trials = [] if arguments.trials is None else [f"study.trials={arguments.trials}"]
     spec = read_spec(arguments.spec, [*arguments.set, *trials])
-    # they load Optuna, which a spec that is refused does not need
+    # lazy import: loads Optuna
     from tempopt.cli.plan_text import print_forecast
     from tempopt.service.forecast import forecast_study
 

@@ -1,4 +1,4 @@
-"""Which store is meant: the one given, the one a file names, the environment's, or the folder's."""
+"""Which store a command uses: that of an option, of a file, of the environment, or the default."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def storage_url(arguments: argparse.Namespace) -> str:
     url, file = arguments.storage, arguments.storage_file
     if url is not None and file is not None:
         raise UsageError("--storage and --storage-file were both given. Give one of them.")
-    return urls.storage_url(url) if file is None else _from_file(Path(file))
+    return urls.storage_url(url) if file is None else _read_storage_file(Path(file))
 
 
 def storage_option(arguments: argparse.Namespace) -> str:
-    """Return the option that leads back to the same store, with no password in it."""
+    """Return the option that names the same store, without a password."""
     if arguments.storage_file is not None:
         return f" --storage-file {shlex.quote(arguments.storage_file)}"
     if arguments.storage in (None, urls.storage_url(None)):
@@ -37,40 +37,42 @@ def storage_option(arguments: argparse.Namespace) -> str:
 
 
 def study_argument(name: str, arguments: argparse.Namespace) -> str:
-    """Return the words that lead a command to a study of the same store."""
+    """Return the words that name a study of the same store on the command line."""
     return f"{shlex.quote(name)}{storage_option(arguments)}"
 
 
 _HERE_ALONE = {
     "launcher": "Start its agents with: tempopt agent NAME --server URL.",
-    "checkpoints": "A server keeps them where tempopt serve --checkpoints says.",
+    "checkpoints": "A server stores them under the URL of tempopt serve --checkpoints.",
 }
 
 
 def check_option_needs_database(command: str, arguments: argparse.Namespace) -> None:
-    """Refuse what needs the database itself, where a server is given.
+    """Refuse commands and options that need the database if a server is given.
 
     Args:
         command: Name of the command.
-        arguments: What was typed, with ``url``.
+        arguments: The parsed arguments, with ``url``.
 
     Raises:
-        UsageError: The command, or one of its options, is for databases.
+        UsageError: The command, or one of its options, needs the database.
     """
     if not is_server(arguments.url):
         return
     where = f"{urls.masked_url(arguments.url)} is a tempopt server"
     if command == "storage":
         raise UsageError(
-            f"tempopt storage needs the database, and {where}. Type this where the database is reached, "
-            "before tempopt serve is started."
+            f"tempopt storage needs the database, and {where}. Run it on a machine that can reach the "
+            "database, before tempopt serve is started."
         )
     for option, replacement in _HERE_ALONE.items():
         if command in ("search", "compare", "resume") and getattr(arguments, option, None):
-            raise UsageError(f"--{option} is for a database, and {where}. {replacement} Take it out.")
+            raise UsageError(
+                f"--{option} is for a database, and {where}. {replacement} Leave out --{option}."
+            )
 
 
-def _from_file(path: Path) -> str:
+def _read_storage_file(path: Path) -> str:
     text, mode = read_text(path, "one URL")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) != 1:
@@ -80,7 +82,7 @@ def _from_file(path: Path) -> str:
     others_can_read = os.name == "posix" and bool(mode & (stat.S_IRGRP | stat.S_IROTH))
     if others_can_read and not is_server(url) and urls.parse_database_url(url).secrets:
         print(
-            f"tempopt: warning: {path} holds a password that others on this machine can read. "
+            f"tempopt: warning: {path} holds a password that other users of this machine can read. "
             f"Run: chmod 600 {shlex.quote(str(path))}",
             file=sys.stderr,
         )

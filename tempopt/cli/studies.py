@@ -1,4 +1,4 @@
-"""Administers studies: ``tempopt pause``, ``stop``, ``delete``, ``gc``, ``storage upgrade`` and ``logs``."""
+"""Administration of studies: ``tempopt pause``, ``stop``, ``delete``, ``gc``, ``storage`` and ``logs``."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.rows import JobRow
 from tempopt.storage.schema import upgrade
 
-_WHY = "Only what a run prints is kept. For results: tempopt show; for curves: tempopt report."
+_WHY = "Only the output of runs is logged. For results: tempopt show; for curves: tempopt report."
 
 
 def pause(arguments: argparse.Namespace) -> None:
-    """Have every agent of a study leave until it is resumed."""
-    if count := _end_unbegun(arguments):
-        print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
+    """Pause a study: its agents leave until it is resumed."""
+    if count := _cancel_unbegun_jobs(arguments):
+        print(f'Study "{arguments.name}" had not begun; {_format_job_count(count)} cancelled.')
         return
     name, change = arguments.name, lifecycle.pause(arguments.url, arguments.name)
     if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to pause.')
         return
     print(f'Study "{name}" {"was paused already" if change.before == "paused" else "is paused"}. ', end="")
-    print(f"{_at_work(change.agents)}{' Each agent leaves once its runs are saved.' * bool(change.agents)}")
-    print(f"To go on:  tempopt resume {study_argument(arguments.name, arguments)}")
+    print(
+        f"{_agents_text(change.agents)}{' Each agent leaves once its runs are saved.' * bool(change.agents)}"
+    )
+    print(f"To continue:  tempopt resume {study_argument(arguments.name, arguments)}")
 
 
 def stop(arguments: argparse.Namespace) -> None:
-    """End the searching of a study, so that what was found is confirmed."""
+    """Stop the search of a study, so that the best so far is confirmed."""
     name, change = arguments.name, lifecycle.stop(arguments.url, arguments.name)
     if change.before == "done":
         print(f'Study "{name}" is done: there is nothing to stop.')
@@ -53,54 +55,54 @@ def stop(arguments: argparse.Namespace) -> None:
     tickets = "1 ticket that waited was" if count == 1 else f"{count or 'no'} tickets that waited were"
     print(f'Study "{name}" searches no further: {tickets} withdrawn. ', end="")
     if change.agents and change.before == "running":
-        print(f"{_at_work(change.agents)} Runs at work end, then what was found is confirmed.")
+        print(f"{_agents_text(change.agents)} Runs in progress end, then the best so far is confirmed.")
         return
-    print("It is paused." if change.before == "paused" else _at_work(change.agents))
-    print(f"To have what was found confirmed:  tempopt resume {study_argument(arguments.name, arguments)}")
+    print("It is paused." if change.before == "paused" else _agents_text(change.agents))
+    print(f"To confirm the best so far:  tempopt resume {study_argument(arguments.name, arguments)}")
 
 
 def delete(arguments: argparse.Namespace) -> None:
-    """Delete a study with all that belongs to it, after confirmation."""
+    """Delete a study with all its data, after confirmation."""
     if not (arguments.yes or _ask_to_confirm(arguments)):
         print("Nothing was deleted.")
         return
-    if count := _end_unbegun(arguments):
-        print(f'Study "{arguments.name}" had not been begun; {_jobs(count)} cancelled.')
+    if count := _cancel_unbegun_jobs(arguments):
+        print(f'Study "{arguments.name}" had not begun; {_format_job_count(count)} cancelled.')
         return
-    waiting_jobs = _waiting(arguments)
+    waiting_jobs = _list_waiting_jobs(arguments)
     deletion = lifecycle.delete(arguments.url, arguments.name, force=arguments.force)
     cancel_jobs(waiting_jobs, selected_launcher(arguments))
     print(
         f'Study "{arguments.name}" is deleted; {decimal(deletion.freed)} of checkpoints and logs were freed.'
     )
     if deletion.agents:
-        print(f"{_at_work(deletion.agents)} Each agent leaves as soon as it notices.")
+        print(f"{_agents_text(deletion.agents)} Each agent leaves as soon as it notices.")
     for url, reason in deletion.not_removed.items():
         print(f"Not removed: {url} ({reason})")
 
 
-def _end_unbegun(arguments: argparse.Namespace) -> int:
-    """Cancel the jobs of a study that none of them has begun, and return how many there were."""
+def _cancel_unbegun_jobs(arguments: argparse.Namespace) -> int:
+    """Cancel the jobs of a study that no agent has created yet, and return their number."""
     with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
         if not rows or find_study(store, arguments.name) is not None:
             return 0
-        _refuse_unreached(cancel_jobs(rows, selected_launcher(arguments)), arguments)
+        _refuse_unreachable_jobs(cancel_jobs(rows, selected_launcher(arguments)), arguments)
         store.forget_jobs(arguments.name, [row.id for row in rows])
     return len(rows)
 
 
-def _waiting(arguments: argparse.Namespace) -> list[JobRow]:
-    """Return the jobs of a study that wait for room: they would begin it again when it has been deleted."""
+def _list_waiting_jobs(arguments: argparse.Namespace) -> list[JobRow]:
+    """Return the jobs of a study that wait for room, which would create a deleted study again."""
     with open_store(arguments.url, create=False) as store:
         rows = store.jobs(arguments.name)
     jobs = query_job_status(rows, selected_launcher(arguments))
-    _refuse_unreached(jobs, arguments)
+    _refuse_unreachable_jobs(jobs, arguments)
     return [row for row, job in zip(rows, jobs, strict=True) if job.state == "waiting"]
 
 
-def _refuse_unreached(jobs: Sequence[JobStatus], arguments: argparse.Namespace) -> None:
-    """Refuse to go on where jobs cannot be reached from here, unless it is forced.
+def _refuse_unreachable_jobs(jobs: Sequence[JobStatus], arguments: argparse.Namespace) -> None:
+    """Refuse to continue if jobs cannot be reached from here, unless ``--force`` is given.
 
     Raises:
         UsageError: A job cannot be reached.
@@ -110,12 +112,12 @@ def _refuse_unreached(jobs: Sequence[JobStatus], arguments: argparse.Namespace) 
         job_names = ", ".join(f"{job.launcher} {job.id}" for job in unreachable_jobs)
         raise UsageError(
             f'These jobs of study "{arguments.name}" cannot be reached from here: {job_names}. '
-            f"{unreachable_jobs[0].message.removesuffix('.')}. Those that wait would begin the study again: "
-            "type this where they can be reached, or cancel them there and give tempopt delete --force."
+            f"{unreachable_jobs[0].message.removesuffix('.')}. Waiting jobs would create the study again: "
+            "run this where they can be reached, or cancel them there and use tempopt delete --force."
         )
 
 
-def _jobs(count: int) -> str:
+def _format_job_count(count: int) -> str:
     return f"its {count} jobs were" if count > 1 else "its job was"
 
 
@@ -135,14 +137,14 @@ def gc(arguments: argparse.Namespace) -> None:
 
 
 def storage(arguments: argparse.Namespace) -> None:
-    """Bring the tables of a database to this version."""
+    """Migrate the tables of a database to this version."""
     version = upgrade(arguments.url)
     print(
-        f"The database {urls.parse_database_url(arguments.url).masked} is of this version (tables {version})."
+        f"The database {urls.parse_database_url(arguments.url).masked} has this version (tables {version})."
     )
 
 
-def _at_work(agents: Sequence[str]) -> str:
+def _agents_text(agents: Sequence[str]) -> str:
     return f"At work: {', '.join(agents)}." if agents else "No agent works on it."
 
 
@@ -153,7 +155,7 @@ def _ask_to_confirm(arguments: argparse.Namespace) -> bool:
         )
     where = urls.masked_url(arguments.url)
     question = (
-        f'Delete study "{arguments.name}" in {where}, its trials, checkpoints and logs, for good? [y/N] '
+        f'Delete study "{arguments.name}" in {where}, its trials, checkpoints and logs, permanently? [y/N] '
     )
     try:
         return input(question).strip().lower() in ("y", "yes")
@@ -162,7 +164,7 @@ def _ask_to_confirm(arguments: argparse.Namespace) -> bool:
 
 
 def logs(arguments: argparse.Namespace) -> None:
-    """Print a line for each attempt at a run, or all that the attempts at one printed."""
+    """Print a line for each attempt of every run, or the output of all attempts of one run."""
     ticket = " ".join(arguments.ticket) or None
     outputs = lifecycle.logs(arguments.url, arguments.name, ticket)
     if arguments.attempt is not None:
@@ -172,15 +174,17 @@ def logs(arguments: argparse.Namespace) -> None:
         print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{attempt_text}. {_WHY}")
         return
     if ticket is None:
-        print_table(_overview(outputs))
+        print_table(_print_overview(outputs))
         return
     for output in outputs:
         state = "running" if output.running else "over"
         _print(f"==> {output.ticket}, attempt {output.attempt}, {state}, agent {output.agent}")
         if output.text is None:
-            _print(f"It is running on {output.agent.partition(':')[0]}; its log is there until it is over.")
+            _print(
+                f"It is running on {output.agent.partition(':')[0]}; its log stays there until it is over."
+            )
         else:
-            # a progress bar returns to the start of its line: each state of it is a line here
+            # a progress bar returns to the start of its line: print each state as a line
             _print(output.text.replace("\r\n", "\n").replace("\r", "\n").rstrip("\n"))
     if outputs[-1].error is not None:
         _print(f"==> {outputs[-1].ticket}: the last attempt that failed or was lost: {outputs[-1].error}")
@@ -190,13 +194,13 @@ def _print(text: str) -> None:
     print(escape_control_chars(text))
 
 
-def _overview(outputs: list[RunLog]) -> Table:
+def _print_overview(outputs: list[RunLog]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for title in ("ticket", "attempt", "agent", "lines"):
         table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")
     table.add_column("last line", overflow="ellipsis", no_wrap=True, ratio=1)
     for output in outputs:
-        # what a run prints may hold anything, such as what moves the cursor
+        # the output of a run may contain control characters
         last_line = "".join(sign if sign.isprintable() else " " for sign in output.text or "")
         table.add_row(
             output.ticket,

@@ -1,4 +1,4 @@
-"""``tempopt token``: the tokens of a server, created, listed and revoked, on its database or over HTTP."""
+"""``tempopt token``: create, list and revoke the tokens of a server, in its database or over HTTP."""
 
 from __future__ import annotations
 
@@ -82,33 +82,37 @@ def _list(arguments: argparse.Namespace) -> None:
         with open_store(arguments.url, create=False) as store:
             tokens = [asdict(row) for row in store.tokens()]
         rows = [{**row, "digest": None, "scopes": list(row["scopes"])} for row in tokens]
-    text_rows = [{name: _text(row, name) for name in _COLUMNS} for row in rows]
-    print(json.dumps(text_rows, indent=2) if arguments.json else "\n".join(_in_columns(text_rows, _COLUMNS)))
+    text_rows = [{name: _format_text(row, name) for name in _COLUMNS} for row in rows]
+    print(
+        json.dumps(text_rows, indent=2) if arguments.json else "\n".join(_align_columns(text_rows, _COLUMNS))
+    )
 
 
-def _in_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:
-    """Return the lines of a table: its heading, then a line for each row, in columns as wide as they need."""
+def _align_columns(rows: Iterable[Mapping[str, str]], names: Sequence[str]) -> list[str]:
+    """Return the lines of a table: its heading, then a line for each row, in aligned columns."""
     lines = [dict(zip(names, names, strict=True)), *rows]
     widths = {name: max(len(line[name]) for line in lines) for name in names}
     return ["  ".join(line[name].ljust(widths[name]) for name in names).rstrip() for line in lines]
 
 
-def _text(row: dict[str, Any], name: str) -> str:
+def _format_text(row: dict[str, Any], name: str) -> str:
     if name == "state":
         if row["revoked"]:
             return "revoked"
-        return "expired" if row["expires"] and _moment(row["expires"]) <= datetime.now(UTC) else "valid"
+        return (
+            "expired" if row["expires"] and _format_moment(row["expires"]) <= datetime.now(UTC) else "valid"
+        )
     value = row[name]
     if isinstance(value, list):
         return ",".join(value)
     if name in ("created", "expires", "used"):
-        return "" if value is None else f"{_moment(value):%Y-%m-%d %H:%M}"
+        return "" if value is None else f"{_format_moment(value):%Y-%m-%d %H:%M}"
     if name == "user":
         return str(value or row["name"])
     return "all" if name == "studies" and not value else str(value)
 
 
-def _moment(value: datetime | str) -> datetime:
+def _format_moment(value: datetime | str) -> datetime:
     return datetime.fromisoformat(value) if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""``tempopt show NAME --watch``: watch until a study is done, wherever its agents are."""
+"""``tempopt show NAME --watch``: watch a study until it is done."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tempopt.storage.rows import StudyState
 
 
 def show_live(arguments: argparse.Namespace) -> None:
-    """Show a study while others carry it out, until it is done.
+    """Show a study while agents carry it out, until it is done.
 
     Raises:
-        StudyNotFound: There is no study of that name, and no job that would begin it.
+        StudyNotFound: There is no study of that name, and no job that would create it.
         StudyFailed: It was deleted.
     """
     name = arguments.name
     notes: dict[StudyState | None, str] = {
         None: f"{name} is not begun yet: its jobs wait.",
-        "paused": f"{name} was paused. To go on: tempopt resume {study_argument(name, arguments)}",
+        "paused": f"{name} was paused. To continue: tempopt resume {study_argument(name, arguments)}",
     }
     with open_store(arguments.url, create=False) as store:
         if not store.jobs(name):

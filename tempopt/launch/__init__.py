@@ -1,1 +1,1 @@
-"""What starts agents where there is room for them, and starts them again where they die."""
+"""Launchers: start agents where there is room for them, and restart them when they die."""

@@ -1,7 +1,7 @@
-"""The one interface of what starts agents: on this machine, on a Ray cluster, on Slurm, or your own way.
+"""The interface of launchers, which start agents on this machine, a Ray cluster, Slurm or another system.
 
-Agents meet in the store. A launcher knows nothing of tickets: it finds room, starts agents there, and starts
-again those that died.
+A launcher is independent of tickets, which agents claim in the store: it finds room, starts agents there, and
+restarts those that died.
 """
 
 from __future__ import annotations
@@ -23,21 +23,20 @@ State = Literal["waiting", "running", "done", "failed", "gone"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One agent of a study to be started, as plain data that can be sent anywhere.
+    """One agent to start, as plain data that can be sent to another machine.
 
     Args:
         study: Name of the study.
-        storage: URL of the database; it may hold a password: never put it on a
-            command line or into a log.
-        spec: The study's spec as plain data (``StudySpec.to_json``); None: it is in the store already.
-        options: Words of the command line behind ``tempopt search SPEC`` or ``tempopt resume NAME``.
-        workers: Workers of the agent, >= 1.
-        gpus: Whole cards that the agent needs, all on one machine.
-        cpus: CPU cores that it needs.
-        memory: Main memory in bytes that it needs; None: not counted.
-        folder: Folder that it works in, where there is such a folder.
-        environment: Variables that are set for it, as in ``{"PYTHONPATH": "..."}``.
-        grace: Seconds that it is given to checkpoint and leave.
+        storage: URL of the database, which may hold a password: never put it on a command line or into a log.
+        spec: The study's spec as plain data (``StudySpec.to_json``); None: it is already in the store.
+        options: Words of the command line after ``tempopt search SPEC`` or ``tempopt resume NAME``.
+        workers: Number of workers of the agent, >= 1.
+        gpus: Number of whole GPUs that the agent needs, all on one machine.
+        cpus: Number of CPU cores that it needs.
+        memory: Main memory that it needs, in bytes; None: not counted.
+        folder: Its working folder, if that exists there.
+        environment: Environment variables to set, as in ``{"PYTHONPATH": "..."}``.
+        grace: Seconds that it gets to write checkpoints and leave.
     """
 
     study: str
@@ -55,15 +54,15 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One agent that was started, as its launcher sees it.
+    """The launcher's state of one agent.
 
     Args:
-        id: What the launcher calls it; a program that is started later finds it again by that.
-        state: ``waiting`` for room; ``running``; ``done``: it left in good order, whether the study has ended
-            or was paused; ``failed``: it ended with an error and is not started again; ``gone``: the
-            launcher knows no such job any more.
-        message: Why it failed or what it waits for, for a person to read; else empty.
-        code: Exit code of its agent, if it has ended and that is known.
+        id: The launcher's id of the job, by which a later program finds it again.
+        state: ``waiting`` for room; ``running``; ``done``: it left gracefully, because the study has ended or
+            was paused; ``failed``: it ended with an error and is not restarted; ``gone``: the launcher no
+            longer knows the job.
+        message: Why it failed or what it waits for; else empty.
+        code: Exit code of its agent, if it has ended and the code is known.
     """
 
     id: str
@@ -73,37 +72,38 @@ class Job:
 
 
 class Launcher(abc.ABC):
-    """Starts agents.
+    """Base class of launchers.
 
-    A launcher of your own is given as ``package.module:Class`` and tested with
-    :class:`tempopt.testing.LauncherTests`. What it owes:
+    A custom launcher is given as ``package.module:Class`` and tested with
+    :class:`tempopt.testing.LauncherTests`. Its duties:
 
-    - an agent runs by :class:`tempopt.launch.supervise.Supervisor`, with what its task needs on one machine;
-    - an agent that died (killed, its machine lost) is started again; one that ended by itself is not;
-    - an agent is asked to leave in good order, with ``task.grace`` seconds, before its room is taken away.
+    - run an agent by :class:`tempopt.launch.supervise.Supervisor`, with the resources of its task on one
+      machine;
+    - restart an agent that died (killed, or its machine lost), but not one that ended by itself;
+    - let an agent shut down gracefully, with ``task.grace`` seconds, before its resources are taken away.
 
     Args:
-        options: What ``--launch KEY=VALUE`` gave.
+        options: The options ``--launch KEY=VALUE``.
 
     Raises:
-        UsageError: An option is not known or cannot be, or what the launcher needs is not installed or
-            cannot be reached.
+        UsageError: An option is unknown or invalid, or the launcher's engine is not installed or cannot be
+            reached.
     """
 
     name: ClassVar[str]
-    """What it is called, as in ``--launcher NAME``."""
+    """Name for ``--launcher NAME``."""
 
     OPTIONS: ClassVar[Mapping[str, str]]
-    """Each option's name to what it means, with its default."""
+    """Meaning and default of each option, by name."""
 
     is_multi_host: bool
     """Whether agents may run on another machine than the one that starts them."""
 
     allows_queueing: bool = False
-    """Whether more trials than there is room for may share what there is, if so many are asked for."""
+    """Whether more trials than fit may share the resources, if that many are requested."""
 
     survives_command: bool
-    """Whether agents go on when the program that started them has ended."""
+    """Whether agents continue after the end of the program that started them."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         for name in options:
@@ -116,57 +116,54 @@ class Launcher(abc.ABC):
 
     @abc.abstractmethod
     def machines(self) -> list[Machine]:
-        """Return the machines on which agents may run, each with all that it has for them."""
+        """Return the machines on which agents may run, each with all its resources for them."""
 
     def has_gpus(self) -> bool:
-        """Return whether there are cards to train on."""
+        """Return whether there are GPUs to train on."""
         return any(machine.has_gpus for machine in self.machines())
 
     def capacity(self, need: Need) -> int:
-        """Return how many trials of that need fit at a time, in all of what the launcher reaches.
-
-        0 if not even one fits, now or later.
-        """
+        """Return how many trials of a need fit at a time on all machines; 0 if none fits, now or later."""
         return sum(capacity(need, machine) for machine in self.machines())
 
     def split(self, need: Need, workers: int) -> list[int]:
-        """Return the workers of each agent, for so many trials side by side, the largest first.
+        """Return the number of workers of each agent, for a total number of workers, largest first.
 
-        None has more than fit on its machine. An agent owns whole cards, so that a trial that ran out of a
-        card's memory can have one to itself.
+        No agent has more workers than fit on its machine. Agents hold whole GPUs, so that a trial that ran
+        out of GPU memory can have one to itself.
         """
         rooms = [capacity(need, machine) for machine in self.machines()]
-        return sorted(split_over(rooms, need.trials_per_card, workers), reverse=True)
+        return sorted(split_over(rooms, need.trials_per_gpu, workers), reverse=True)
 
     @abc.abstractmethod
     def start(self, tasks: Sequence[Task]) -> list[str]:
-        """Start an agent for each task, now or when there is room, and return the ids of their jobs."""
+        """Start an agent for each task, now or when there is room, and return the ids of the jobs."""
 
     @abc.abstractmethod
     def jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Return the jobs in the order of ``ids``; also those of earlier programs if ``survives_command``."""
+        """Return the jobs in the order of ``ids``, with those of earlier programs if ``survives_command``."""
 
     @abc.abstractmethod
     def cancel(self, ids: Sequence[str]) -> None:
-        """Have agents leave in good order, and start none of these jobs again; return once they have left."""
+        """Shut down agents gracefully, without a restart; return once they have left."""
 
     def close(self) -> None:  # noqa: B027  # most hold nothing
         """Release resources; agents continue if ``survives_command``, else they save their runs and leave."""
 
 
-def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
-    """Return a task for each agent of a :meth:`Launcher.split`, with what all of its workers need.
+def build_tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
+    """Return a task for each agent of a :meth:`Launcher.split`, with the resources for its workers.
 
     Args:
-        base: What is the same for all of them.
-        need: What one trial takes.
-        split: Workers of each agent.
+        base: The task's fields that all agents share.
+        need: Resources of one trial.
+        split: Number of workers of each agent.
     """
     return [
         dataclasses.replace(
             base,
             workers=workers,
-            gpus=math.ceil(max(1.0, need.gpus) * workers / need.trials_per_card) if need.gpus else 0,
+            gpus=math.ceil(max(1.0, need.gpus) * workers / need.trials_per_gpu) if need.gpus else 0,
             cpus=need.cpus * workers,
             memory=None if need.memory is None else need.memory * workers,
         )
@@ -175,14 +172,14 @@ def tasks(base: Task, need: Need, split: Sequence[int]) -> list[Task]:
 
 
 def split_over(rooms: Sequence[int], per_agent: int, workers: int) -> list[int]:
-    """Return the workers of each agent, none with more than a node has room for.
+    """Return the number of workers of each agent, at most as many as fit on a node.
 
-    Those beyond all room have to wait for some, and wait in agents that fit on the largest node.
+    Workers beyond the room of all nodes wait, in agents that fit on the largest node.
 
     Args:
-        rooms: How many trials fit on each node.
-        per_agent: No agent has more workers than that.
-        workers: How many trials are to run side by side.
+        rooms: Number of trials that fit on each node.
+        per_agent: Maximal number of workers of an agent.
+        workers: Total number of workers.
     """
     largest = min(per_agent, max(rooms, default=0) or per_agent)
     agents: list[int] = []

@@ -1,4 +1,4 @@
-"""Agents on this machine, as processes that are watched from here and end with this one."""
+"""Agents on this machine, as child processes that end with this process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from tempopt.agent.gpu_locks import without_claimed_gpus
+from tempopt.agent.gpu_locks import exclude_claimed_gpus
 from tempopt.agent.machine import Machine, this_machine
 from tempopt.errors import UsageError
 from tempopt.files import absolute
@@ -19,18 +19,18 @@ from tempopt.spec.resources import Need
 
 
 class LocalLauncher(Launcher):
-    """Starts agents on this machine: one, with all workers, unless it is given more tasks.
+    """Starts agents on this machine: one agent per task, with all its workers.
 
     Args:
         options: ``logs``.
 
     Raises:
-        UsageError: There is another option, or the folder for logs cannot be made.
+        UsageError: An option is unknown, or the folder for logs cannot be made.
     """
 
     name: ClassVar[str] = "local"
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "logs": "folder for what agents print, a file for each; default: it is not kept"
+        "logs": "folder for the output of agents, one file per agent; default: not stored"
     }
     is_multi_host = False
     survives_command = False
@@ -40,14 +40,14 @@ class LocalLauncher(Launcher):
         super().__init__(options)
         self._agents: dict[str, _Agent] = {}
         self._numbers = itertools.count(1)
-        self._logs = None if "logs" not in self.options else _folder(self.options["logs"])
+        self._logs = None if "logs" not in self.options else _make_log_folder(self.options["logs"])
 
     def machines(self) -> list[Machine]:
-        """Return this machine, without the cards that other agents of yours hold."""
-        return [without_claimed_gpus(this_machine())]
+        """Return this machine, without the GPUs that other agents of this user hold."""
+        return [exclude_claimed_gpus(this_machine())]
 
     def split(self, need: Need, workers: int) -> list[int]:
-        """Return all workers for one agent: it deals out the machine's cards and cores by itself."""
+        """Return all workers for one agent, which assigns the machine's GPUs and cores itself."""
         return [workers]
 
     def start(self, tasks: Sequence[Task]) -> list[str]:
@@ -60,27 +60,27 @@ class LocalLauncher(Launcher):
         return started
 
     def jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Return how the agents of this launcher stand; it knows of no others."""
+        """Return the jobs of this launcher object; others are ``gone``."""
         return [self._agents[id].job(id) if id in self._agents else Job(id=id, state="gone") for id in ids]
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Have agents leave, all at once, and wait until they have."""
+        """Shut down agents, all at once, and wait until they have left."""
         for leaving in [self._agents[id].leave() for id in ids if id in self._agents]:
             leaving.join()
 
     def close(self) -> None:
-        """Have all agents leave in good order."""
+        """Shut down all agents gracefully."""
         self.cancel(list(self._agents))
 
 
 class _Agent:
-    """One task's agent, and the thread that watches over it."""
+    """The agent of one task, and the thread that supervises it."""
 
     def __init__(self, task: Task, log: Path | None) -> None:
         self._output = (log or Path(os.devnull)).open("ab")
         self._supervisor = Supervisor(task, self._output.fileno())
         self._exit_info: ExitInfo | None = None
-        # a daemon: when this process is asked to end, agents are too, by the end of their standard input
+        # a daemon: when this process ends, its agents do, too, by the end of their standard input
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -89,11 +89,11 @@ class _Agent:
             self._exit_info = self._supervisor.run()
 
     def job(self, id: str) -> Job:
-        """Return how it stands."""
+        """Return the state of its job."""
         return Job(id=id, state="running") if self._exit_info is None else self._exit_info.to_job(id)
 
     def leave(self) -> threading.Thread:
-        """Have it checkpoint and leave; return a thread that ends when it has."""
+        """Start the shutdown of the agent; return a thread that ends when the agent has left."""
         leaving = threading.Thread(target=self._leave, daemon=True)
         leaving.start()
         return leaving
@@ -103,7 +103,7 @@ class _Agent:
         self._thread.join()
 
 
-def _folder(folder: str) -> Path:
+def _make_log_folder(folder: str) -> Path:
     path = absolute(folder, "--launch logs: the folder")
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,9 @@
-"""Agents on a Ray cluster: one that is there already, or one on this machine for as long as the program runs.
+"""Agents on a Ray cluster: an existing one, or one on this machine that ends with the program.
 
-An agent asks for all that its workers need, as one actor: Ray places an actor on one node whole or not at
-all, and a cluster that can grow sees what it lacks, so no placement group is needed to hold it together. An
-actor of its own, the keeper, starts the agents of one launch again; it outlives the program that asked for
-them, and its node, too. Every node needs tempopt in the same version; what else a study imports comes with
-``working_dir``.
+An agent is one actor with the resources of all its workers: Ray places an actor on one node or not at all,
+and the autoscaler sees the missing resources, so that no placement group is needed. Another actor, the
+keeper, restarts the agents of one launch; it outlives the program that started it, and its node. Every node
+needs the same version of tempopt; ``working_dir`` sends other modules that a study imports.
 """
 
 from __future__ import annotations
@@ -34,40 +33,40 @@ from tempopt.launch.supervise import ExitInfo, RestartPolicy, Supervisor
 from tempopt.spec.resources import Need
 
 NAMESPACE = "tempopt"
-"""Where on the cluster the keepers are found."""
+"""Ray namespace of the keepers."""
 
 _HEAD = "node:__internal_head__"
-_LINGER = 60.0
-_PATIENCE = 60.0
-# A node that is busy takes a while to start the process of an actor.
-_STARTING = 180.0
-_LEAVING = 900.0
-# What it takes; Ray would put an actor that asks for nothing at all anywhere, whatever it was told.
-_KEEPER_MEMORY = 100 * 2**20
+_LINGER_SECONDS = 60.0
+_QUERY_TIMEOUT_SECONDS = 60.0
+# A busy node takes a while to start the process of an actor.
+_START_TIMEOUT_SECONDS = 180.0
+_LEAVE_TIMEOUT_SECONDS = 900.0
+# Memory of a keeper; Ray ignores the scheduling strategy of an actor that requests no resources.
+_KEEPER_MEMORY_BYTES = 100 * 2**20
 
 
 class RayLauncher(Launcher):
-    """Starts agents on a Ray cluster; without an address on one of this machine, which ends with the program.
+    """Starts agents on a Ray cluster; without an address, on a Ray that ends with the program.
 
-    A cluster may grow: what does not fit yet waits, and Ray's autoscaler sees it. Room is counted on the
-    nodes that are there now, others may use them too.
+    Agents that do not fit yet wait, and Ray's autoscaler sees them. Room is counted on the existing nodes,
+    which other programs may use, too.
 
     Args:
         options: ``address``, ``working_dir``, ``autoscaling``.
 
     Raises:
-        UsageError: There is another option, no Ray answers at the address or it is of another version, or
-            the folder cannot be sent.
+        UsageError: An option is unknown, no Ray of the same version answers at the address, or the folder
+            cannot be sent.
     """
 
     name: ClassVar[str] = "ray"
     OPTIONS: ClassVar[Mapping[str, str]] = {
-        "address": "auto, HOST:PORT or ray://HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a Ray of "
-        "this machine's own, started here and ended with the program",
-        "working_dir": "folder that is sent to the nodes, in which agents run and find your modules; "
-        "default: none, what is imported is on every node",
-        "autoscaling": "yes: the cluster grows as agents ask, so that a trial may fit on no node that is "
-        "there yet; default: no",
+        "address": "auto, HOST:PORT or ray://HOST:PORT of a Ray cluster; default: RAY_ADDRESS, else a Ray on "
+        "this machine, which ends with the program",
+        "working_dir": "folder with your modules that is sent to the nodes, in which agents run; "
+        "default: none, all modules are installed on every node",
+        "autoscaling": "yes: the cluster grows on demand, so that a trial need not fit on an existing node; "
+        "default: no",
     }
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -77,34 +76,34 @@ class RayLauncher(Launcher):
         if (autoscaling := self.options.get("autoscaling", "no")) not in ("yes", "no"):
             raise UsageError(f'--launch autoscaling={autoscaling}: give "yes" or "no".')
         self._grows = autoscaling == "yes"
-        # it travels once; who looks for the agents later need not have it
+        # sent once; processes that look the agents up later do not need it
         folder = self.options.pop("working_dir", None)
         self._sends = folder is not None
         self._started: list[str] = []
         CONNECTION.acquire(address, folder)
         if address == "auto":
-            # what is found here may not be found from elsewhere
+            # "auto" may mean another cluster on another machine
             self.options["address"] = ray.get_runtime_context().gcs_address
         elif self.survives_command:
             self.options["address"] = address
 
     def machines(self) -> list[Machine]:
-        """Return what each node has; Ray speaks of cards by number."""
+        """Return the resources of each node; Ray names GPUs by number."""
         return [
             Machine(
                 cores=int(node_resources.get("CPU", 0)),
                 memory=int(node_resources.get("memory", 0)),
                 cards=tuple(map(str, range(int(node_resources.get("GPU", 0))))),
             )
-            for node_resources in (node["Resources"] for node in _nodes())
+            for node_resources in (node["Resources"] for node in _list_nodes())
         ]
 
     def capacity(self, need: Need) -> int:
-        """Return how many trials fit on the nodes that are there, at least 1 if the cluster grows."""
+        """Return how many trials fit on the existing nodes, at least 1 if the cluster grows."""
         return max(int(self._grows), super().capacity(need))
 
     def start(self, tasks: Sequence[Task]) -> list[str]:
-        """Start an agent for each task as soon as a node has room for it, and return the ids of their jobs.
+        """Start an agent for each task as soon as a node has room for it, and return the ids of the jobs.
 
         Raises:
             UsageError: No node can run tempopt.
@@ -121,76 +120,80 @@ class RayLauncher(Launcher):
                 namespace=NAMESPACE,
                 lifetime="detached",
                 num_cpus=0,
-                memory=_KEEPER_MEMORY,
+                memory=_KEEPER_MEMORY_BYTES,
                 max_restarts=-1,
                 max_task_retries=-1,
                 max_concurrency=8,
-                scheduling_strategy=_place_of_keepers(),
+                scheduling_strategy=_make_keeper_strategy(),
             )
-            # one by one: a small argument is kept by the cluster, a large one would go with this program
-            .remote(name, _LINGER, *tasks)
+            # separate arguments: the cluster keeps small arguments, but a large one is lost with this program
+            .remote(name, _LINGER_SECONDS, *tasks)
         )
         try:
-            ray.get(keeper.jobs.remote(), timeout=_STARTING)
+            ray.get(keeper.jobs.remote(), timeout=_START_TIMEOUT_SECONDS)
         except BaseException as error:
-            # nothing else knows of it: it would start agents that cannot be found
+            # the keeper is not recorded yet: it would start agents that cannot be found
             with contextlib.suppress(Exception):
                 ray.kill(keeper)
             if not isinstance(error, RayError):
                 raise
-            raise UsageError(_not_started(error)) from error
+            raise UsageError(_explain_not_started(error)) from error
         started = [f"{name}:{index}" for index in range(len(tasks))]
         self._started += started
         return started
 
     def jobs(self, ids: Sequence[str]) -> list[Job]:
-        """Return how jobs stand, those of earlier programs, too."""
-        keepers = _by_keeper(ids)
-        jobs_by_id = {job.id: job for name, indices in keepers.items() for job in _ask_keeper(name, indices)}
+        """Return the jobs, including those of earlier programs."""
+        keepers = _group_by_keeper(ids)
+        jobs_by_id = {
+            job.id: job for name, indices in keepers.items() for job in _query_keeper(name, indices)
+        }
         return [jobs_by_id.get(id) or Job(id=id, state="gone") for id in ids]
 
     def cancel(self, ids: Sequence[str]) -> None:
-        """Have agents leave, all at once, and wait until they have.
+        """Shut down agents, all at once, and wait until they have left.
 
         Raises:
-            UsageError: Ray does not answer for a while, or agents do not leave.
+            UsageError: Ray does not answer for a minute, or agents do not leave.
         """
-        keepers = _by_keeper(ids)
+        keepers = _group_by_keeper(ids)
         with ThreadPoolExecutor(max(1, len(keepers))) as pool:
             list(pool.map(_leave, keepers, keepers.values()))
 
     def close(self) -> None:
-        """Disconnect from the cluster; agents on a Ray of this machine's own leave in good order."""
+        """Disconnect from the cluster; agents on a Ray of this program shut down gracefully."""
         if not self.survives_command:
             self.cancel(self._started)
         CONNECTION.release()
 
 
-def _not_started(error: RayError) -> str:
-    """Return what to tell a person whose agents' keeper has not been started."""
+def _explain_not_started(error: RayError) -> str:
+    """Return the message for a keeper that could not be started."""
     reason = summarize_error(error)
     if isinstance(error, GetTimeoutError):
-        reason = f"nothing was started within {_STARTING:g} s. The nodes are busy, or none has room."
+        reason = (
+            f"nothing was started within {_START_TIMEOUT_SECONDS:g} s. The nodes are busy, or none has room."
+        )
     return (
-        f"Ray cannot start agents on its nodes: {reason} What keeps agents running asks for "
-        f"{_KEEPER_MEMORY // 2**20} MiB of memory: ray status, on the head node, says whether one has that "
-        "free. Every node needs tempopt in the version of this machine, with all that it needs; modules of "
-        "your own get there with --launch working_dir=FOLDER."
+        f"Ray cannot start agents on its nodes: {reason} The actor that supervises agents needs "
+        f"{_KEEPER_MEMORY_BYTES // 2**20} MiB of memory: ray status, on the head node, shows whether a "
+        "node has that free. Every node needs the version of tempopt of this machine, with its dependencies; "
+        "your own modules are sent with --launch working_dir=FOLDER."
     )
 
 
-def _nodes() -> list[dict[str, Any]]:
+def _list_nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _place_of_keepers() -> NodeAffinitySchedulingStrategy | None:
-    """Return the head node if it is there: what ends it ends the cluster, so a keeper is lost last there."""
-    heads = [node["NodeID"] for node in _nodes() if _HEAD in node["Resources"]]
+def _make_keeper_strategy() -> NodeAffinitySchedulingStrategy | None:
+    """Return the strategy to place keepers on the head node, whose end is the end of the cluster."""
+    heads = [node["NodeID"] for node in _list_nodes() if _HEAD in node["Resources"]]
     return NodeAffinitySchedulingStrategy(heads[0], soft=True) if heads else None
 
 
-def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
-    """Return the indices of jobs by the name of their keeper, without what is no id of ours."""
+def _group_by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
+    """Return the indices of jobs by the name of their keeper, without ids of other kinds."""
     indices_by_keeper: dict[str, list[int]] = {}
     for id in ids:
         name, _, index = id.rpartition(":")
@@ -199,35 +202,35 @@ def _by_keeper(ids: Sequence[str]) -> dict[str, list[int]]:
     return indices_by_keeper
 
 
-def _ask_keeper(name: str, indices: Sequence[int]) -> list[Job]:
-    """Return how all agents of a keeper stand, none if it is gone."""
+def _query_keeper(name: str, indices: Sequence[int]) -> list[Job]:
+    """Return the jobs of all agents of a keeper, none if the keeper is gone."""
     try:
         keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-        jobs: list[Job] = ray.get(keeper.jobs.remote(), timeout=_PATIENCE)
+        jobs: list[Job] = ray.get(keeper.jobs.remote(), timeout=_QUERY_TIMEOUT_SECONDS)
         return jobs
     except (GetTimeoutError, ActorUnavailableError):
-        message = "what keeps it is being started again on another node"
+        message = "its supervisor is being restarted on another node"
         return [Job(id=f"{name}:{index}", state="waiting", message=message) for index in indices]
     except (ValueError, ActorDiedError):
         return []
 
 
 def _leave(name: str, indices: Sequence[int]) -> None:
-    """Have agents of a keeper leave, and wait until they have."""
-    give_up = time.monotonic() + _PATIENCE
+    """Shut down agents of a keeper, and wait until they have left."""
+    deadline = time.monotonic() + _QUERY_TIMEOUT_SECONDS
     while True:
         try:
             keeper: Any = ray.get_actor(name, namespace=NAMESPACE)
-            ray.get(keeper.leave.remote(indices), timeout=_LEAVING)
+            ray.get(keeper.leave.remote(indices), timeout=_LEAVE_TIMEOUT_SECONDS)
             return
         except (ValueError, ActorDiedError):
-            # a keeper that is not there has no agents any more
+            # a keeper that is gone has no agents
             return
         except (GetTimeoutError, ActorUnavailableError) as error:
-            if isinstance(error, GetTimeoutError) or time.monotonic() > give_up:
+            if isinstance(error, GetTimeoutError) or time.monotonic() > deadline:
                 raise UsageError(
-                    f"The agents {name} on Ray are to leave, and it is not known whether they have: "
-                    f"{summarize_error(error)} Look again with tempopt show."
+                    f"The agents {name} on Ray were asked to leave, and it is not known whether they have: "
+                    f"{summarize_error(error)} Check with tempopt show."
                 ) from error
             time.sleep(1.0)
 
@@ -235,51 +238,51 @@ def _leave(name: str, indices: Sequence[int]) -> None:
 # ---- on the cluster
 
 
-# How agents ended is kept by the cluster's head node: a keeper that is lost takes nothing along. Ray offers
-# nothing else that outlives an actor and needs no other; its own libraries keep their state so.
+# The ends of agents are stored on the cluster's head node, so that they outlive a lost keeper. Ray has no
+# public store that outlives an actor; its own libraries use this one.
 
 
 def _read_ended(id: str) -> Job | None:
-    """Return how an agent ended; None if it has not."""
+    """Return the job of an agent that has ended; None if it has not."""
     data = internal_kv._internal_kv_get(id, namespace=NAMESPACE)
     return None if data is None else Job(**json.loads(data))
 
 
 def _write_ended(job: Job) -> None:
-    """Note how an agent ended."""
+    """Store the job of an agent that has ended."""
     internal_kv._internal_kv_put(job.id, json.dumps(asdict(job)), namespace=NAMESPACE)
 
 
 class Keeper:
-    """Keeps agents running on the cluster, without the command that started them; ends soon after the last.
+    """Keeps agents running on the cluster after the end of the command; ends soon after the last agent.
 
-    If it is lost with its node, Ray starts it again elsewhere with the same tasks, and ends the agents that
-    it had started; it then starts those anew that had neither ended nor been told to leave.
+    If it is lost with its node, Ray restarts it on another node with the same tasks, and ends the agents that
+    it had started; it then restarts those that had neither ended nor been asked to leave.
 
     Args:
-        name: What it is called.
-        linger: Seconds for which it still answers when all agents have ended.
+        name: Its name.
+        linger: Seconds for which it still answers after all agents have ended.
         tasks: The agents.
     """
 
     def __init__(self, name: str, linger: float, *tasks: Task) -> None:
         self._name = name
         self._agents = [_SupervisedAgent(task, f"{name}:{index}") for index, task in enumerate(tasks)]
-        threading.Thread(target=self._end_after_them, args=(linger,), daemon=True).start()
+        threading.Thread(target=self._end_after_agents, args=(linger,), daemon=True).start()
 
     def jobs(self) -> list[Job]:
-        """Return how each agent stands."""
+        """Return the job of each agent."""
         return [agent.job for agent in self._agents]
 
     def leave(self, indices: Sequence[int]) -> None:
-        """Have agents leave and start them no more; return once they have left."""
+        """Shut down agents without a restart; return once they have left."""
         leaving = [threading.Thread(target=self._agents[i].leave) for i in indices if i < len(self._agents)]
         for thread in leaving:
             thread.start()
         for thread in leaving:
             thread.join()
 
-    def _end_after_them(self, linger: float) -> None:
+    def _end_after_agents(self, linger: float) -> None:
         for agent in self._agents:
             agent.join()
         time.sleep(linger)
@@ -288,31 +291,31 @@ class Keeper:
 
 
 class _SupervisedAgent:
-    """One agent and the thread that starts it again, wherever there is room, when it is lost."""
+    """One agent, and the thread that restarts it where there is room when it is lost."""
 
     def __init__(self, task: Task, id: str) -> None:
-        ended_job = _read_ended(id)
-        self.job = ended_job or Job(id=id, state="waiting")
+        stored_job = _read_ended(id)
+        self.job = stored_job or Job(id=id, state="waiting")
         self._task = task
         self._actor: Any = None
         self._ran_from = math.inf
         self._leaving = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, daemon=True)
-        if ended_job is None:
+        if stored_job is None:
             self._thread.start()
 
     def join(self) -> None:
-        """Wait until the agent has ended for good."""
+        """Wait until the agent has ended permanently."""
         if self._thread.ident is not None:
             self._thread.join()
 
     def leave(self) -> None:
-        """Have the agent leave and start it no more; return once it has left."""
+        """Shut down the agent without a restart; return once it has left."""
         with self._lock:
             if self.job.state in ("done", "failed"):
                 return
-            # before it has left: a keeper that is lost meanwhile is not to start it again
+            # stored before it has left, so that a restarted keeper does not restart it
             _write_ended(Job(id=self.job.id, state="done"))
             self._leaving.set()
             actor, is_waiting = self._actor, self.job.state == "waiting"
@@ -325,18 +328,18 @@ class _SupervisedAgent:
         self.join()
 
     def _run(self) -> None:
-        lives = RestartPolicy()
+        restart_policy = RestartPolicy()
         while True:
             self._ran_from = math.inf
             try:
-                ending = self._once()
+                ending = self._run_once()
             except RayError as error:
-                pause = lives.next_restart_delay(time.monotonic() - self._ran_from)
+                pause = restart_policy.next_restart_delay(time.monotonic() - self._ran_from)
                 if self._leaving.is_set():
                     return self._end(Job(id=self.job.id, state="done"))
                 if pause is None:
                     return self._end(Job(id=self.job.id, state="failed", message=summarize_error(error)))
-                message = f"to be started again: {summarize_error(error)}"
+                message = f"will be restarted: {summarize_error(error)}"
                 self.job = Job(id=self.job.id, state="waiting", message=message)
                 self._leaving.wait(pause)
             else:
@@ -347,7 +350,7 @@ class _SupervisedAgent:
             self.job = job
             _write_ended(job)
 
-    def _once(self) -> ExitInfo:
+    def _run_once(self) -> ExitInfo:
         with self._lock:
             if self._leaving.is_set():
                 return ExitInfo(code=130)
@@ -360,44 +363,48 @@ class _SupervisedAgent:
             ending: ExitInfo = ray.get(actor.run.remote())
             return ending
         finally:
-            # it holds its cards for as long as it is there
+            # an actor holds its GPUs until it is killed
             ray.kill(actor)
 
 
 def _create_agent_actor(task: Task) -> Any:
-    """Ask Ray for a node with room for an agent."""
+    """Create the actor of an agent, which Ray places on a node with room."""
     resources: dict[str, Any] = {"num_cpus": task.cpus, "num_gpus": task.gpus}
     if task.memory is not None:
         resources["memory"] = task.memory
-    # it is its keeper that starts it again, which thus knows what waits for room
+    # not restarted by Ray but by its keeper, which thus knows which agents wait for room
     return ray.remote(_Agent).options(max_restarts=0, max_concurrency=3, **resources).remote(task)
 
 
 class _Agent:
-    """An agent on a node, as a child process that ends with its worker."""
+    """An agent on a node, as a child process that ends with its actor."""
 
     def __init__(self, task: Task) -> None:
-        self._supervisor = Supervisor(replace(task, environment=_environment(task)))
+        self._supervisor = Supervisor(replace(task, environment=_build_environment(task)))
 
     def ready(self) -> None:
-        """Return as soon as there is room."""
+        """Return once the actor has been placed."""
 
     def run(self) -> ExitInfo:
-        """Run the agent until it has ended for good."""
+        """Run the agent until it has ended permanently."""
         return self._supervisor.run()
 
     def leave(self) -> None:
-        """Have the agent leave in good order."""
+        """Shut down the agent gracefully."""
         self._supervisor.leave()
 
 
-def _environment(task: Task) -> dict[str, str]:
-    """Return the variables of an agent: those of its task, with what Ray has said about this node."""
+def _build_environment(task: Task) -> dict[str, str]:
+    """Return the environment variables of an agent: those of its task, and Ray's for this node."""
     variables = dict(task.environment)
-    paths = [path for path in (variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH")) if path]
-    if paths:
-        variables["PYTHONPATH"] = os.pathsep.join(paths)
+    python_paths = [
+        python_path
+        for python_path in (variables.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
+        if python_path
+    ]
+    if python_paths:
+        variables["PYTHONPATH"] = os.pathsep.join(python_paths)
     if not task.gpus:
-        # Ray says nothing to a worker without cards, which then sees those of all others
+        # Ray does not set this for an actor without GPUs, which would see all GPUs of the node
         variables["CUDA_VISIBLE_DEVICES"] = ""
     return variables

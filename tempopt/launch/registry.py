@@ -1,4 +1,4 @@
-"""From what ``--launcher`` was given to a launcher; imports no engine but the one that is meant."""
+"""Make the launcher that ``--launcher`` names; imports only the engine of that launcher."""
 
 from __future__ import annotations
 
@@ -10,53 +10,57 @@ from tempopt.class_loading import load_class
 from tempopt.errors import UsageError, unknown
 from tempopt.launch.launcher import Launcher
 
-_OURS = {
+_BUILT_IN_PATHS = {
     "local": "tempopt.launch.local:LocalLauncher",
     "ray": "tempopt.launch.ray:RayLauncher",
     "slurm": "tempopt.launch.slurm:SlurmLauncher",
 }
-BUILT_IN = tuple(_OURS)
+BUILT_IN = tuple(_BUILT_IN_PATHS)
 """The launchers that come with tempopt, by name."""
-# What each imports that tempopt does not install by itself; the extra is called as the launcher is.
+# The package that a launcher imports and an extra installs, which has the launcher's name.
 _ENGINES = {"ray": "ray", "slurm": "submitit"}
 
 
 def make_launcher(launcher_name: str, options: Mapping[str, str]) -> Launcher:
-    """Return the launcher that a name or an import path stands for.
+    """Return the launcher of a name or an import path.
 
     Args:
-        launcher_name: ``local``, ``ray``, ``slurm``, or ``package.module:Class`` for one of your own.
-        options: What ``--launch KEY=VALUE`` gave.
+        launcher_name: ``local``, ``ray``, ``slurm``, or ``package.module:Class`` for a custom one.
+        options: The options ``--launch KEY=VALUE``.
 
     Raises:
-        UsageError: There is no such launcher, its module does not import, what it needs is not installed,
-            or it refuses its options.
+        UsageError: There is no such launcher, its module cannot be imported, its engine is not installed, or
+            it refuses its options.
     """
-    if launcher_name not in _OURS and ":" not in launcher_name:
+    if launcher_name not in _BUILT_IN_PATHS and ":" not in launcher_name:
         raise UsageError(
-            unknown("launcher", launcher_name, _OURS, "For one of your own give package.module:Class.")
+            unknown(
+                "launcher", launcher_name, _BUILT_IN_PATHS, "For a custom launcher give package.module:Class."
+            )
         )
     try:
-        return _class(launcher_name)(options)
+        return _load_launcher_class(launcher_name)(options)
     except ImportError as error:
-        raise _without_engine(launcher_name, error) or UsageError(f"--launcher: {error}") from error
+        raise _build_missing_engine_error(launcher_name, error) or UsageError(
+            f"--launcher: {error}"
+        ) from error
     except TypeError as error:
         raise UsageError(f'--launcher: "{launcher_name}" cannot be made: {error}.') from error
 
 
-def _class(launcher_name: str) -> type[Launcher]:
-    # what is abstract stays so: Python itself reports a missing method
-    if launcher_name not in _OURS:
+def _load_launcher_class(launcher_name: str) -> type[Launcher]:
+    # Python itself reports missing abstract methods
+    if launcher_name not in _BUILT_IN_PATHS:
         return cast(
             "type[Launcher]", load_class(launcher_name.replace(":", "."), base=Launcher, where="--launcher")
         )
-    # not from the current folder, as one's own is: no file there takes an engine's place
-    built_in: type[Launcher] = pkgutil.resolve_name(_OURS[launcher_name])
+    # not searched in the current folder, unlike a custom one: no file there replaces an engine
+    built_in: type[Launcher] = pkgutil.resolve_name(_BUILT_IN_PATHS[launcher_name])
     return built_in
 
 
-def _without_engine(launcher_name: str, error: ImportError) -> UsageError | None:
-    """Return the message for an engine that is not installed, None if that is not what is wrong."""
+def _build_missing_engine_error(launcher_name: str, error: ImportError) -> UsageError | None:
+    """Return the error for an engine that is not installed, None if the cause is another one."""
     engine = _ENGINES.get(launcher_name)
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     if engine is None or missing is None or missing.partition(".")[0] != engine:

@@ -1,6 +1,6 @@
-"""A study carried out by agents that a launcher starts: what they are told, and how it is watched.
+"""Start the agents of a study with a launcher, and watch the study.
 
-Trains nothing and takes no ticket; the process that launches may go away where the launcher outlives it.
+Trains nothing and claims no ticket. The process may end before its agents if the launcher allows that.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tempopt.agent.observer import Observer
 from tempopt.agent.study_runner import find_stored_checkpoints, resolve_worker_count
 from tempopt.errors import StudyFailed, TempoptError, UsageError
-from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.launch.launcher import Job, Launcher, Task, build_tasks
 from tempopt.launch.watch import StudyPoller
 from tempopt.report.study_result import StudyResult, load
 from tempopt.spec.resources import Workers
@@ -24,8 +24,8 @@ from tempopt.storage import checkpoints
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 
-USAGE = 2
-"""Exit code of an agent that cannot do what it was asked."""
+USAGE_EXIT_CODE = 2
+"""Exit code of an agent whose request is invalid."""
 _ERROR = "tempopt: error: "
 _TERMINAL_JOB_STATES = ("done", "failed", "gone")
 
@@ -34,15 +34,15 @@ class StudyLaunch:
     """One study on one launcher.
 
     Args:
-        launcher: What starts the agents.
-        launcher_spec: What it was called on the command line, so that it is found again.
-        store: Where the study is, or will be.
-        spec: What is asked, with this machine's overrides in force.
-        workers: Trials side by side; None: as many as the spec says, or as there is room for.
+        launcher: The launcher.
+        launcher_spec: Its name on the command line, by which it is found again.
+        store: The database of the study.
+        spec: The spec, with this machine's overrides.
+        workers: Number of concurrent trials; None: that of the spec, or as many as fit.
 
     Raises:
-        UsageError: The launcher's agents cannot reach the store, or there is no room for a trial, or more
-            workers were asked for than ``study.parallel`` allows.
+        UsageError: The launcher's agents cannot reach the store, there is no room for a trial, or more
+            workers were requested than ``study.parallel`` allows.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class StudyLaunch:
         workers: Workers | None,
     ) -> None:
         self._launcher = launcher
-        self._called = launcher_spec
+        self._launcher_spec = launcher_spec
         self._store = store
         self._name = spec.study.name
         self._grace = spec.resources_here.grace
@@ -68,10 +68,10 @@ class StudyLaunch:
             memory_text = f", {self._need.memory} bytes of memory" if self._need.memory else ""
             raise UsageError(
                 f"A trial takes {self._need.gpus:g} GPUs, {self._need.cpus} CPU cores{memory_text}, and the "
-                f"launcher {launcher.name} has no room for one. Ask for less in resources:."
+                f"launcher {launcher.name} has no room for one. Reduce resources: of the spec."
             )
         self.workers = num_requested or min(self.room, spec.study.parallel)
-        """How many trials run side by side."""
+        """Number of concurrent trials."""
         self._ids: list[str] = []
 
     def start(
@@ -82,13 +82,13 @@ class StudyLaunch:
         checkpoints_at: str | Path | None,
         overrides: Sequence[str] = (),
     ) -> list[str]:
-        """Start the agents, and return what a person should know of that.
+        """Start the agents, and return notes for the user.
 
         Args:
-            study: The study, if it has been begun; one that was paused goes on.
-            spec: What the agents are to begin; None: they find it in the store.
-            checkpoints_at: Folder or URL for checkpoints; None: where they were, or ``tempopt-runs`` here.
-            overrides: ``a.b=c`` settings that hold on the agents' machines.
+            study: The study, if it exists; a paused study is continued.
+            spec: The spec of a new study; None: it is in the store.
+            checkpoints_at: Folder or URL for checkpoints; None: the stored one, or ``tempopt-runs`` here.
+            overrides: ``a.b=c`` settings for the agents' machines.
 
         Raises:
             TempoptError: They cannot be started.
@@ -113,30 +113,30 @@ class StudyLaunch:
         split = self._launcher.split(self._need, self.workers)
         was_paused = study is not None and self._store.load_study(self._name).state == "paused"
         if study is not None and was_paused:
-            # once, here: an agent that finds a study which was paused meanwhile leaves it at rest
+            # only here: agents do not continue a study that is paused later
             self._store.set_state(study.id, "running")
         try:
-            self._ids = self._launcher.start(tasks(base, self._need, split))
+            self._ids = self._launcher.start(build_tasks(base, self._need, split))
             if self._launcher.survives_command:
-                self._store.add_jobs(self._name, self._called, self._launcher.options, self._ids)
+                self._store.add_jobs(self._name, self._launcher_spec, self._launcher.options, self._ids)
         except BaseException:
-            # agents that cannot be found again are worse than none
+            # agents without a record in the store could not be found again
             self._launcher.cancel(self._ids)
             if study is not None and was_paused:
                 self._store.set_state(study.id, "paused")
             raise
-        return self._start_notes(checkpoints_url, len(split))
+        return self._build_start_notes(checkpoints_url, len(split))
 
-    def _start_notes(self, checkpoints_url: str, agents: int) -> list[str]:
+    def _build_start_notes(self, checkpoints_url: str, agents: int) -> list[str]:
         count = f"{agents} agent{'s' * (agents > 1)}"
         trials = f"{self.workers} trial{'s' * (self.workers > 1)}"
-        notes = [f"Launched {count} on {self._launcher.name}, for {trials} side by side."]
+        notes = [f"Launched {count} on {self._launcher.name}, for {trials} at a time."]
         if self.workers > self.room:
             notes.append(f"There is room for {self.room} at a time; the others wait for it.")
         if self._launcher.is_multi_host and checkpoints.is_local(checkpoints_url):
             notes.append(
                 f"Checkpoints go to {checkpoints_url}, which has to be a folder that all machines share: "
-                "else a run that moves to another machine begins again. Another place: --checkpoints URL."
+                "else a run that moves to another machine starts again. Another folder: --checkpoints URL."
             )
         return notes
 
@@ -144,37 +144,37 @@ class StudyLaunch:
         """Watch until the study is done or paused, and return its result.
 
         Args:
-            observer: Who is told.
-            timeout: Seconds after which to watch no more; None: none.
+            observer: Receives progress and notes.
+            timeout: Seconds after which TimeoutError is raised; None: no limit.
 
-        Raises:
-            UsageError: No agent can do what was asked.
+            Raises:
+            UsageError: The request is invalid for all agents.
             StudyFailed: Every agent has failed or left, or the study was deleted.
-            TimeoutError: The time is over.
+            TimeoutError: The timeout is over.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         watch = StudyPoller(self._store, self._name, observer)
         announcements: set[str] = set()
         while True:
-            # in this order: an agent that has ended has told the store before
+            # in this order: an agent reports to the store before it ends
             jobs = self._launcher.jobs(self._ids)
             try:
                 state = watch.poll_patiently()
             except StudyFailed:
-                # it was deleted, and what waits for room would begin it again
+                # waiting agents would create the deleted study again
                 self.cancel()
                 raise
             if state in ("done", "paused"):
                 self._dismiss(jobs, all_of_them=state == "done")
                 return load(self._store, self._name)
             failed = [job for job in jobs if job.state == "failed"]
-            if state is None and any(job.code == USAGE for job in failed):
+            if state is None and any(job.code == USAGE_EXIT_CODE for job in failed):
                 raise self._cancel_and_explain(failed)
             for job in (job for job in failed if job.id not in announcements):
                 announcements.add(job.id)
                 observer.note(f"Agent {job.id} has failed: {exit_reason(job)}")
             for job in jobs:
-                # all that wait for the same are told of once
+                # one note for all agents that wait for the same
                 if job.state == "waiting" and job.message and job.message not in announcements:
                     announcements.add(job.message)
                     observer.note(f"Agent {job.id} waits: {job.message}")
@@ -186,25 +186,25 @@ class StudyLaunch:
             time.sleep(min(seconds_left, 5.0 if self._launcher.survives_command else 1.0))
 
     def cancel(self) -> None:
-        """Have the agents leave in good order, and wait until they have."""
+        """Shut down the agents gracefully, and wait until they have left."""
         self._launcher.cancel(self._ids)
         self._forget(self._ids)
 
     def _dismiss(self, jobs: Sequence[Job], *, all_of_them: bool) -> None:
-        """Take back what waits for room, and what does not end by itself though nothing is left to do."""
+        """Cancel waiting jobs, and jobs that do not end by themselves though nothing is left to do."""
         waiting_ids = [job.id for job in jobs if job.state == "waiting"]
-        self._take_back(waiting_ids)
+        self._cancel_jobs(waiting_ids)
         if not all_of_them:
             self._forget(waiting_ids)
             return
         deadline = time.monotonic() + self._grace
         while (active_ids := self.unended_job_ids()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        self._take_back(active_ids)
+        self._cancel_jobs(active_ids)
         self._forget(self._ids)
 
-    def _take_back(self, ids: Sequence[str]) -> None:
-        # an engine that does not answer just now is no fault of the study; its agents find nothing to do
+    def _cancel_jobs(self, ids: Sequence[str]) -> None:
+        # ignore an engine that does not answer now: its agents will find nothing to do
         with contextlib.suppress(UsageError):
             if ids:
                 self._launcher.cancel(ids)
@@ -222,13 +222,13 @@ class StudyLaunch:
             self._store.forget_jobs(self._name, ids)
 
     def _cancel_and_explain(self, failed: Sequence[Job]) -> TempoptError:
-        """Cancel what is left of the agents, and return the error that tells why."""
+        """Cancel the remaining agents, and return the error with their reasons."""
         self.cancel()
         if not failed:
             return StudyFailed(
-                f"Every agent has left, and the study is not done. To go on: tempopt resume {self._name}"
+                f"Every agent has left, and the study is not done. To continue: tempopt resume {self._name}"
             )
-        kind = UsageError if any(job.code == USAGE for job in failed) else StudyFailed
+        kind = UsageError if any(job.code == USAGE_EXIT_CODE for job in failed) else StudyFailed
         return kind("\n".join(_reasons(failed)))
 
 
@@ -247,13 +247,13 @@ def _reasons(failed: Sequence[Job]) -> list[str]:
 
 
 def exit_reason(job: Job) -> str:
-    """Return what an agent ended with: its error if there is one, else the end of what it said."""
+    """Return why an agent ended: its error if there is one, else the end of its output."""
     _, separator, error = job.message.rpartition(_ERROR)
     return error if separator else job.message or "no reason is known"
 
 
 def agent_environment() -> dict[str, str]:
-    """Return the variables without which agents elsewhere would not find what is found here."""
+    """Return the environment variables with which agents elsewhere find the modules of this process."""
     path = os.environ.get("PYTHONPATH")
     if not path:
         return {}

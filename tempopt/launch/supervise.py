@@ -1,6 +1,6 @@
-"""One agent in a process of its own, started again when it dies; what every launcher runs where it has room.
+"""Run one agent as a child process, and restart it when it dies; used by every launcher.
 
-It ends with its launcher: an agent without one would train where it was given no room.
+The agent ends with its launcher, so that it does not train on resources that are no longer its own.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import IO
 from tempopt.launch.launcher import Job, State, Task
 
 AGENT_MODULE = "tempopt.cli.agent_entrypoint"
-"""Module that is run as an agent, with its task on standard input."""
+"""Module that runs an agent, with its task on standard input."""
 CLEAN_EXIT_CODES = (0, 130)
-"""Exit codes of an agent that left in good order: the study is done, or it was told to leave."""
+"""Exit codes of an agent that left gracefully: the study is done, or a stop was requested."""
 
-_SHORT_LIFE = 60.0
-_SHORT_LIVES = 5
-_LINES = 20
+_SHORT_LIFE_SECONDS = 60.0
+_MAX_SHORT_LIVES = 5
+_MAX_LINES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitInfo:
-    """How an agent ended for good.
+    """The permanent end of an agent.
 
     Args:
         code: Exit code of the last process (negative: killed by that signal).
-        message: What it said last if that was an error, else empty.
+        message: Its last output if it ended with an error, else empty.
     """
 
     code: int
@@ -45,41 +45,41 @@ class ExitInfo:
 
     @property
     def is_clean(self) -> bool:
-        """Whether it left in good order."""
+        """Whether it left gracefully."""
         return self.code in CLEAN_EXIT_CODES
 
     def to_job(self, id: str) -> Job:
-        """Return the job of the agent that ended so."""
+        """Return the job of the agent."""
         state: State = "done" if self.is_clean else "failed"
         return Job(id=id, state=state, message=self.message, code=self.code)
 
 
 class RestartPolicy:
-    """When what has died is started again: after pauses that grow, until several short lives are in a row."""
+    """Restarts after growing pauses, until several restart_policy in a row were short."""
 
     def __init__(self) -> None:
         self._pause = 1.0
-        self._short = 0
+        self._num_short_lives = 0
 
     def next_restart_delay(self, seconds: float) -> float | None:
-        """Count a death; return the seconds until the restart, None if there is none.
+        """Count a death, and return the seconds until the restart; None: do not restart.
 
         Args:
-            seconds: For how long it had lived.
+            seconds: Length of the life.
         """
-        self._short = self._short + 1 if seconds < _SHORT_LIFE else 1
-        if self._short >= _SHORT_LIVES:
+        self._num_short_lives = self._num_short_lives + 1 if seconds < _SHORT_LIFE_SECONDS else 1
+        if self._num_short_lives >= _MAX_SHORT_LIVES:
             return None
-        pause, self._pause = self._pause, min(2 * self._pause, _SHORT_LIFE)
+        pause, self._pause = self._pause, min(2 * self._pause, _SHORT_LIFE_SECONDS)
         return pause
 
 
 class Supervisor:
-    """Runs one task's agent; :meth:`run` returns when it has ended for good.
+    """Runs one task's agent; :meth:`run` returns when it has ended permanently.
 
     Args:
         task: The agent.
-        output: File descriptor that gets what it prints; None: this process's own standard output.
+        output: File descriptor for its output; None: standard output of this process.
     """
 
     def __init__(self, task: Task, output: int | None = None) -> None:
@@ -90,23 +90,23 @@ class Supervisor:
         self._lock = threading.Lock()
 
     def run(self) -> ExitInfo:
-        """Run the agent, again and again if it dies, and return how it ended for good."""
-        lives = RestartPolicy()
+        """Run the agent, restart it if it dies, and return its permanent end."""
+        restart_policy = RestartPolicy()
         while True:
-            began = time.monotonic()
-            ending = self._once()
+            started_at = time.monotonic()
+            ending = self._run_once()
             has_died = ending.code not in (*CLEAN_EXIT_CODES, 1, 2)
             if self._leaving.is_set():
-                # one that was told before it could listen had nothing to leave undone
+                # a stop before the agent handled signals: no run had begun
                 return ExitInfo(code=130) if ending.code == -signal.SIGTERM else ending
             if not has_died:
                 return ending
-            pause = lives.next_restart_delay(time.monotonic() - began)
+            pause = restart_policy.next_restart_delay(time.monotonic() - started_at)
             if pause is None or self._leaving.wait(pause):
                 return ending
 
     def leave(self) -> None:
-        """Have the agent checkpoint and leave, and do not start it again; killed once its grace is over."""
+        """Shut down the agent gracefully without a restart; kill it after its grace time."""
         with self._lock:
             self._leaving.set()
             process = self._process
@@ -115,12 +115,12 @@ class Supervisor:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGTERM)
         try:
-            # the agent uses up its grace; what comes after it is quick
+            # the agent uses its grace time, and ends soon after
             process.wait(self._task.grace + 30.0)
         except subprocess.TimeoutExpired:
             process.kill()
 
-    def _once(self) -> ExitInfo:
+    def _run_once(self) -> ExitInfo:
         with self._lock:
             if self._leaving.is_set():
                 return ExitInfo(code=130)
@@ -138,8 +138,8 @@ class Supervisor:
         return ExitInfo(code=code, message=message)
 
     def _forward_stderr(self, stream: IO[bytes]) -> deque[str]:
-        """Copy the agent's standard error, and return the last lines of it."""
-        last_lines: deque[str] = deque(maxlen=_LINES)
+        """Copy the agent's standard error, and return its last lines."""
+        last_lines: deque[str] = deque(maxlen=_MAX_LINES)
         for line in stream:
             last_lines.append(line.decode(errors="replace").rstrip("\n"))
             os.write(sys.stderr.fileno() if self._output is None else self._output, line)
@@ -155,6 +155,6 @@ def _start_agent(task: Task, output: int | None) -> subprocess.Popen[bytes]:
         stderr=subprocess.PIPE,
         cwd=folder,
         env={**os.environ, **task.environment},
-        # Ctrl-C in a terminal is for the process that launched it to handle
+        # Ctrl-C in a terminal is handled by the process that launched the agent
         start_new_session=True,
     )

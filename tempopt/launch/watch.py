@@ -1,7 +1,4 @@
-"""Watch a study through the store: report to an observer what its agents do.
-
-Takes no ticket and changes nothing.
-"""
+"""Watch a study through the store, and report its progress to an observer; changes nothing."""
 
 from __future__ import annotations
 
@@ -17,38 +14,38 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TERMINAL_STATES, StudyState, TicketRow
 from tempopt.storage.store import Store
 
-LOOK_SECONDS = 2.0
-"""Seconds between two looks at a study that is waited for."""
+POLL_SECONDS = 2.0
+"""Seconds between two polls of a study."""
 
 
 class StudyPoller:
     """Reports the progress of a study to an observer from now on.
 
     Args:
-        store: Where it is, or will be once it has been begun.
-        name: Its name.
-        observer: Who is told.
+        store: The store of the study, which need not exist yet.
+        name: Name of the study.
+        observer: Receives progress and notes.
     """
 
     def __init__(self, store: Store, name: str, observer: Observer) -> None:
         self._store = store
         self._name = name
         self._observer = observer
-        self._clock = time.monotonic()
+        self._started_at = time.monotonic()
         self._cache: StudyCache | None = None
         self.is_reachable = True
-        """Whether the store could be asked when it was last polled patiently."""
+        """Whether the store could be reached in the last :meth:`poll_patiently`."""
         self._open()
-        # what was over before is no news
-        self._notified_ticket_ids = {row.id for row in self._over()}
+        # tickets that were over before are not reported
+        self._notified_ticket_ids = {row.id for row in self._list_ended_tickets()}
         self._failures = {row.id: row.failures for row in self._cached_tickets()}
 
     def poll(self) -> StudyState | None:
-        """Report news and return the study's state, None while it has not been begun.
+        """Report news, and return the study's state; None while it does not exist.
 
         Raises:
-            StudyFailed: It was deleted.
-            StorageError: The store cannot be asked; look again.
+            StudyFailed: The study was deleted.
+            StorageError: The store cannot be read now; poll again.
         """
         if not self._open():
             return None
@@ -57,17 +54,17 @@ class StudyPoller:
             self._cache.refresh()
         except StudyNotFound as error:
             raise StudyFailed(f"The study was deleted while it was being watched: {error}") from error
-        self._tell()
+        self._report_news()
         return self._cache.state
 
     def poll_patiently(self) -> StudyState | None:
-        """Poll; a store that is away is noted once, and the study taken to be running."""
+        """Poll; if the store cannot be reached, note that once and return ``running``."""
         try:
             state, self.is_reachable = self.poll(), True
             return state
         except StoreUnreachable as error:
             if self.is_reachable:
-                self._observer.note(f"{error} Looking again until it answers.")
+                self._observer.note(f"{error} Trying again until it answers.")
             self.is_reachable = False
             return "running"
 
@@ -79,22 +76,22 @@ class StudyPoller:
     def _cached_tickets(self) -> list[TicketRow]:
         return [] if self._cache is None else list(self._cache.tickets.values())
 
-    def _over(self) -> list[TicketRow]:
-        # nothing has become of those that were withdrawn
+    def _list_ended_tickets(self) -> list[TicketRow]:
+        # withdrawn tickets have no result
         return [
             row for row in self._cached_tickets() if row.state in TERMINAL_STATES and row.outcome is not None
         ]
 
-    def _tell(self) -> None:
+    def _report_news(self) -> None:
         assert self._cache is not None
         for row in self._cached_tickets():
             if row.failures > self._failures.get(row.id, 0):
                 self._failures[row.id] = row.failures
                 self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
-        elapsed = time.monotonic() - self._clock
+        elapsed = time.monotonic() - self._started_at
         now = self._cache.snapshot(self._cache.worker_views(), elapsed)
-        new_rows = [row for row in self._over() if row.id not in self._notified_ticket_ids]
-        # an observer is told of a ticket before the snapshot that counts it
+        new_rows = [row for row in self._list_ended_tickets() if row.id not in self._notified_ticket_ids]
+        # an observer receives the end of a ticket before the snapshot that counts it
         counts = Counter(row.kind for row in new_rows)
         before = {kind: done - counts[kind] for kind, done in now.done.items()}
         self._observer.update(replace(now, done=before))
@@ -105,11 +102,11 @@ class StudyPoller:
 
 
 def watch_study(store: Store, name: str, observer: Observer) -> None:
-    """Watch a study that others train, until it is done or paused.
+    """Watch a study that other agents train, until it is done or paused.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        StudyFailed: It was deleted meanwhile.
+        StudyFailed: The study was deleted while it was watched.
     """
     study = store.load_study(name)
     if study.state == "done":
@@ -120,4 +117,4 @@ def watch_study(store: Store, name: str, observer: Observer) -> None:
         )
     watch = StudyPoller(store, name, observer)
     while watch.poll_patiently() not in ("done", "paused"):
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)

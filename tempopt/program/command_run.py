@@ -174,9 +174,9 @@ class CommandRun(ProgramRun):
             is_killed = -code == signal.SIGKILL
             message = f"The command {ending}.{self._last_lines()}"
             return self.failed("infrastructure" if is_killed else "error", message)
-        unread_names = [name for name in self.request.parameters if name not in self._command.placeholders]
-        if unread_names and not self._has_attached:
-            return self.failed("usage", _not_read_text(unread_names))
+        unused_names = [name for name in self.request.parameters if name not in self._command.placeholders]
+        if unused_names and not self._has_attached:
+            return self.failed("usage", _not_read_text(unused_names))
         if self._reader is not None:
             self._reader.feed(b"", is_last=True)
         value = None if self._reader is None else self._reader.value

@@ -1,4 +1,4 @@
-"""The error ledger: what each verdict of a study may spend."""
+"""The error ledger: the level that each verdict of a study may spend."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 
 def ledger_json(result: StudyData) -> list[dict[str, Any]]:
-    """Return the error ledger: what the verdicts whose confirmation has begun may spend.
+    """Return the error ledger: the levels of the verdicts whose confirmation has begun.
 
-    Of each it has the number ``verdict`` from 1, the ``round`` that it closes from 0, and ``alpha``, its
-    two-sided level.
+    Each entry has the number ``verdict`` from 1, its ``round`` from 0, and its two-sided level ``alpha``.
     """
     rounds = sorted({ticket.round for ticket in of_kind(result.runs, "confirm") if ticket.attempt})
     numbers = {of_round: verdicts(result.runs, of_round) for of_round in rounds}
@@ -28,7 +27,7 @@ def ledger_json(result: StudyData) -> list[dict[str, Any]]:
 
 
 def ledger_lines(result: StudyData) -> list[str]:
-    """Return the error ledger of a study in words; none for a study of one round."""
+    """Return the error ledger of a study as text; empty for a study of one round."""
     entries = ledger_json(result)
     if len(entries) < 2:
         return []
@@ -36,19 +35,19 @@ def ledger_lines(result: StudyData) -> list[str]:
         f"verdict {entry['verdict']} (round {entry['round']}) {100 * entry['alpha']:.3g} %"
         for entry in entries
     ]
-    texts.append(f"the next one {100 * _following(result.runs):.3g} %")
+    texts.append(f"the next one {100 * _next_alpha(result.runs):.3g} %")
     return [f"levels of the verdicts, two-sided: {', '.join(texts)}."]
 
 
 def seeds_text(num_seeds: int, num_earlier: int) -> str:
-    """Return on how many seeds a verdict rests, and how many of them the verdict before rests on, too."""
+    """Return the number of seeds of a verdict, and how many of them the verdict before uses too."""
     if num_earlier:
         return f"{num_seeds} seeds ({num_earlier} of the verdict before)"
     return f"{num_seeds} fresh seed{'s' * (num_seeds != 1)}"
 
 
 def earlier_seeds(result: ComparedData, of_round: int) -> int:
-    """Return how many of the seeds that the verdict of a round rests on are those of the verdict before."""
+    """Return the number of seeds that the verdict of a round shares with the verdict before."""
     rounds = rounds_of_verdict(result.runs, of_round)[:-1]
     runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
     lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed"}
@@ -56,7 +55,7 @@ def earlier_seeds(result: ComparedData, of_round: int) -> int:
 
 
 def rounds_combined(result: ComparedData, of_round: int) -> list[str]:
-    """Return how the rounds are combined that a verdict rests on; nothing of one round."""
+    """Return how the rounds of a verdict are combined; empty for one round."""
     count = len(rounds_of_verdict(result.runs, of_round))
     if count < 2:
         return []
@@ -67,15 +66,15 @@ def rounds_combined(result: ComparedData, of_round: int) -> list[str]:
     ]
 
 
-def _following(tickets: Sequence[TicketRow]) -> float:
-    """Return what the next verdict may spend."""
-    # a round that is open has its share, whenever its confirmation begins
+def _next_alpha(tickets: Sequence[TicketRow]) -> float:
+    """Return the level of the next verdict."""
+    # an open round has its share before its confirmation begins
     return alpha_for_verdict(verdicts(tickets, current_round(tickets) + 1))
 
 
 def next_alpha_text(tickets: Sequence[TicketRow]) -> str:
     """Return a sentence on the level of the next verdict; empty before the first."""
-    following = _following(tickets)
+    following = _next_alpha(tickets)
     if following == alpha_for_verdict(1):
         return ""
     first = alpha_for_verdict(1)

@@ -1,4 +1,4 @@
-"""A comparison of given parameter sets in plain words, and which set is exported; computes nothing."""
+"""A comparison of given parameter sets as text, and the exported set; computes nothing."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
     from tempopt.report.study_data import ComparedData, StudyData
 
 DIFFER, ALIKE = "Difference shown", "No difference shown"
-"""Outcome of a comparison of each two sets, in a few words."""
+"""Outcome of a comparison of every two sets, as text."""
 
 _STATES: Mapping[Outcome, State] = {"better": "shown", "not_shown": "not_shown", "worse": "worse"}
 
 
 def comparison_findings(result: StudyData) -> list[Finding]:
-    """Return what a comparison found, the decision first."""
+    """Return the findings of a comparison, the decision first."""
     comparison = result.comparison
     if comparison is None:
         return [Finding(kind="decision", text=_open_text(result))]
     decision = decision_finding(result, comparison)
     if comparison.pairs:
-        return [decision, *_findings_of_pairs(result, comparison)]
+        return [decision, *_pair_findings(result, comparison)]
     text = _set_label(result, 0, comparison.reference, ", the reference")
     findings = [decision, Finding(kind="reference", text=text, params=comparison.reference_params)]
     for index, variant in enumerate(comparison.variants, start=1):
@@ -68,7 +68,7 @@ def comparison_findings(result: StudyData) -> list[Finding]:
 
 
 def decision_finding(result: ComparedData, comparison: Comparison) -> Finding:
-    """Return what a comparison found in one line, as a finding."""
+    """Return the result of a comparison in one line, as a finding."""
     is_compared = any(variant.answer for variant in comparison.variants)
     return Finding(
         kind="decision",
@@ -79,28 +79,28 @@ def decision_finding(result: ComparedData, comparison: Comparison) -> Finding:
 
 
 def comparison_headline(result: ComparedData) -> str:
-    """Return what a comparison found in one line."""
+    """Return the result of a comparison in one line."""
     comparison = result.comparison
     if comparison is None:
         return f"{result.metric}: nothing is compared yet."
     if comparison.pairs:
-        return _headline_of_pairs(result, comparison)
+        return _pairs_headline(result, comparison)
     if len(comparison.variants) == 1:
-        return _headline_of_one(result, comparison, comparison.variants[0])
+        return _single_variant_headline(result, comparison, comparison.variants[0])
     reference, variants = comparison.reference, comparison.variants
     better = [variant.name for variant in variants if variant.better]
     worse = [v.name for v in variants if v.answer and v.answer.worse and not v.fails_more]
-    outcomes = [f"{_are(worse)} worse"] if worse else []
+    outcomes = [f"{_join_verb(worse)} worse"] if worse else []
     outcomes += [failure_text(variant, comparison) for variant in variants if variant.fails_more]
     if better:
-        text = f"{GAIN}: in {result.metric} {_are(better)} better than {reference}"
+        text = f"{GAIN}: in {result.metric} {_join_verb(better)} better than {reference}"
     else:
         names = ", ".join(variant.name for variant in variants)
         text = f"{NO_GAIN}: in {result.metric} none of {names} is shown to be better than {reference}"
-    return f"{'; '.join([text, *outcomes])} ({_basis(comparison)})."
+    return f"{'; '.join([text, *outcomes])} ({_describe_basis(comparison)})."
 
 
-def _basis(comparison: Comparison) -> str:
+def _describe_basis(comparison: Comparison) -> str:
     data = [] if comparison.confirmed_on is None else [f"{DATA[comparison.confirmed_on]} data"]
     answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
     names = dict.fromkeys(WELCH_TEST if answer.paired.sample_sizes else PAIRED_TEST for answer in answers)
@@ -108,7 +108,7 @@ def _basis(comparison: Comparison) -> str:
 
 
 def _seeds_text(result: ComparedData, comparison: Comparison, test: PairedTest) -> str:
-    """Return on how many seeds a test rests."""
+    """Return the number of seeds of a test as text."""
     if comparison.confirmed_on is None:
         return _test_seeds(test)
     return seeds_text(test.n_pairs, earlier_seeds(result, comparison.round))
@@ -120,13 +120,13 @@ def _test_seeds(test: PairedTest) -> str:
     return f"{test.n_pairs} seed{'s' * (test.n_pairs != 1)}"
 
 
-def _headline_of_one(result: ComparedData, comparison: Comparison, variant: Variant) -> str:
+def _single_variant_headline(result: ComparedData, comparison: Comparison, variant: Variant) -> str:
     reference, failing = comparison.reference, failure_text(variant, comparison)
     if variant.answer is None:
         reason = f": {failing}" if variant.fails_more else ""
         return f"No verdict: no pair of runs of {variant.name} and {reference} could be compared{reason}."
     test = variant.answer.paired
-    basis = f"{_seeds_text(result, comparison, test)}, {_basis(comparison)}"
+    basis = f"{_seeds_text(result, comparison, test)}, {_describe_basis(comparison)}"
     details = f"({format_ci_and_p(test)}; {basis})"
     if variant.fails_more:
         return f"{NO_GAIN}: {failing} {details}."
@@ -140,7 +140,7 @@ def _headline_of_one(result: ComparedData, comparison: Comparison, variant: Vari
     return f"{NO_GAIN}: {gain} {details}."
 
 
-def _headline_of_pairs(result: ComparedData, comparison: Comparison) -> str:
+def _pairs_headline(result: ComparedData, comparison: Comparison) -> str:
     if comparison.recommended_set is None:
         return "No verdict: no pair of runs of any two sets could be compared."
     num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
@@ -150,17 +150,17 @@ def _headline_of_pairs(result: ComparedData, comparison: Comparison) -> str:
     set_rank = "the only set" if len(comparison.unbeaten) == 1 else f"the first set{fewest}"
     return (
         f"{pairs_answer(comparison)}: take {comparison.recommended_set}, {set_rank} that none is shown to "
-        f"beat in {result.metric} ({seeds}, {_basis(comparison)})."
+        f"beat in {result.metric} ({seeds}, {_describe_basis(comparison)})."
     )
 
 
 def pairs_answer(comparison: Comparison) -> str:
-    """Return in a few words what a comparison of each two sets found."""
+    """Return the result of a comparison of every two sets in a few words."""
     return DIFFER if comparison.outcome == "better" else ALIKE
 
 
 def loss_line(result: StudyData, comparison: Comparison) -> str:
-    """Return what may be lost by taking the set that a comparison of each two names."""
+    """Return the largest loss from taking the set that a comparison of every two sets recommends."""
     name = comparison.recommended_set
     if math.isinf(comparison.max_loss):
         is_equal = any(pair.answer.paired.is_equal for pair in comparison.pairs if pair.answer is not None)
@@ -174,13 +174,13 @@ def loss_line(result: StudyData, comparison: Comparison) -> str:
     return f"{text} ({confidence_text}, upper end of the simultaneous intervals)."
 
 
-def _findings_of_pairs(result: StudyData, comparison: Comparison) -> Iterator[Finding]:
+def _pair_findings(result: StudyData, comparison: Comparison) -> Iterator[Finding]:
     lines = [loss_line(result, comparison)] if comparison.recommended_set is not None else []
     failed = {comparison.reference: comparison.variants[0].reference_failed}
     failed |= {variant.name: variant.failed for variant in comparison.variants}
     for index, name in enumerate(comparison.params_by_name):
         text = _set_text(result, index)
-        line = name if _names_itself(name, text) else f"{name} ({text})"
+        line = name if _contains_parameters(name, text) else f"{name} ({text})"
         mean = comparison.means.get(name)
         line += ": no complete run" if mean is None else f": mean {mean:.5g}"
         if failed[name]:
@@ -191,15 +191,15 @@ def _findings_of_pairs(result: StudyData, comparison: Comparison) -> Iterator[Fi
         lines.append(f"a gain with + is better: a lower {result.metric}.")
     yield from facts("note", lines)
     for pair in comparison.pairs:
-        yield _finding_of_pair(pair)
+        yield _pair_finding(pair)
     if len(comparison.pairs) > 1:
         text = _shared_level(comparison, len(comparison.pairs), "comparisons")
         yield Finding(kind="note", text=text)
-    yield from facts("note", _notes_on_looks(result, comparison))
+    yield from facts("note", _look_notes(result, comparison))
 
 
 def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
-    """Return a sentence on the level of several comparisons, of each and of all together."""
+    """Return a sentence on the level of several comparisons, single and joint."""
     alpha = comparison.alpha / count
     single, joint = (f"{100 * (1 - level):.4g} %" for level in (alpha, comparison.alpha))
     return (
@@ -208,32 +208,32 @@ def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
     )
 
 
-def _finding_of_pair(pair: SetPair) -> Finding:
+def _pair_finding(pair: SetPair) -> Finding:
     answer, names = pair.answer, f"gain of {pair.name} over {pair.reference}"
     if answer is None:
         return Finding(kind="pair", text=f"{names}: no pair of runs could be compared.")
     outcomes = {None: "no difference shown", pair.name: "better", pair.reference: "worse"}
-    text = f"{names}: {_numbers(answer)}: {outcomes[pair.winner]}."
+    text = f"{names}: {_format_numbers(answer)}: {outcomes[pair.winner]}."
     return comparison_finding("pair", text, answer, details=pair_caveats(answer, pair.name, pair.reference))
 
 
-def _numbers(answer: PairedResult) -> str:
+def _format_numbers(answer: PairedResult) -> str:
     test = answer.paired
     return f"{format_signed(test)} ({format_ci_and_p(test)}; {_test_seeds(test)})"
 
 
 def variant_text(variant: Variant, comparison: Comparison) -> str:
-    """Return the numbers of one of several variants, and what they show."""
+    """Return the numbers and the result of one of several variants."""
     verb = _failure_verb(comparison)
     diverged = f"{verb} on {variant.failed} of {variant.runs} seeds" if variant.fails_more else ""
     if variant.answer is None:
         return "no pair of runs could be compared" + (f"; {diverged}" if diverged else "")
     outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
-    return f"{_numbers(variant.answer)}: {diverged or outcome}"
+    return f"{_format_numbers(variant.answer)}: {diverged or outcome}"
 
 
 def failure_text(variant: Variant, comparison: Comparison) -> str:
-    """Return how often a variant and the reference diverged; of values that were given, failed."""
+    """Return how often a variant and the reference diverged, or failed for given values."""
     counts = f"{variant.failed} of {variant.runs} seeds, {comparison.reference} on {variant.reference_failed}"
     if variant.failures is not None and variant.failures.reference.runs != variant.runs:
         counts += f" of {variant.failures.reference.runs}"
@@ -245,12 +245,12 @@ def _failure_verb(comparison: Comparison) -> str:
 
 
 def diverges_too_often(answer: PairedResult) -> bool:
-    """Return whether a gain does not count, since its runs diverge more often than the reference's."""
+    """Return whether a gain does not count, since the arm diverges more often than the reference."""
     return answer.diverges_more and answer.paired.significant
 
 
 def comparison_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
-    """Yield what is to be said of the comparison as a whole."""
+    """Yield notes on the comparison as a whole."""
     if len(comparison.variants) > 1:
         yield _shared_level(comparison, len(comparison.variants), "variants")
     elif (answer := comparison.variants[0].answer) is not None and comparison.outcome == "not_shown":
@@ -258,13 +258,14 @@ def comparison_notes(result: ComparedData, comparison: Comparison) -> Iterator[s
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
             upper_bound = limit(max(test.ci_high, 0.0), test)
             yield f"a gain above {upper_bound} is excluded ({confidence(test)})."
-    yield from _notes_on_looks(result, comparison)
+    yield from _look_notes(result, comparison)
 
 
-def _notes_on_looks(result: ComparedData, comparison: Comparison) -> Iterator[str]:
+def _look_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
     yield from rounds_combined(result, comparison.round)
-    if comparison.looks > 1:
-        yield f"verdict {comparison.looks} of this study: its level is {100 * comparison.alpha:.3g} %."
+    if comparison.verdict_number > 1:
+        level = f"{100 * comparison.alpha:.3g} %"
+        yield f"verdict {comparison.verdict_number} of this study: its level is {level}."
     if comparison.confirmed_on == "validate":
         yield "compared on the validation data."
 
@@ -309,7 +310,7 @@ def _open_text(result: StudyData) -> str:
 
 
 def cost_line(result: StudyData) -> str:
-    """Return what the runs of a comparison took."""
+    """Return the cost of the runs of a comparison."""
     gpu = result.cost.gpu_seconds
     cards = "" if gpu is None else f"; {duration(gpu)} of GPUs"
     return f"cost: {duration(result.cost.train_seconds)} of training in {result.num_ended} runs{cards}."
@@ -319,7 +320,7 @@ def exported_set(result: StudyData) -> str:
     """Return the name of the recommended set, which is exported.
 
     Raises:
-        StudyFailed: There is none.
+        StudyFailed: There is no recommended set.
     """
     comparison = result.comparison
     if comparison is None:
@@ -338,20 +339,20 @@ def exported_set(result: StudyData) -> str:
 
 
 def _set_text(result: StudyData, index: int) -> str:
-    """Return a set as it was given."""
+    """Return a set in its given form."""
     parameters: dict[str, Any] = result.spec.compared_sets[index].parameters
     return parameters_text(parameters) if parameters else "the spec as it stands"
 
 
 def _set_label(result: StudyData, index: int, name: str, role: str = "") -> str:
-    """Return a set's name, and its parameters unless the name has them."""
+    """Return the name of a set, and its parameters unless they are in the name."""
     text = _set_text(result, index)
-    return f"{name}{role}" if _names_itself(name, text) else f"{name}{role}: {text}"
+    return f"{name}{role}" if _contains_parameters(name, text) else f"{name}{role}: {text}"
 
 
-def _names_itself(name: str, text: str) -> bool:
+def _contains_parameters(name: str, text: str) -> bool:
     return text.replace(", ", ",") == name
 
 
-def _are(names: list[str]) -> str:
+def _join_verb(names: list[str]) -> str:
     return f"{names[0]} is" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} are"

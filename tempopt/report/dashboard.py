@@ -1,6 +1,6 @@
-"""Optuna's dashboard over a store, on the loopback address, with tempopt's notes and plots.
+"""Optuna's dashboard for a store, on the loopback address, with tempopt's notes and plots.
 
-Uses the public API of Optuna and optuna-dashboard alone.
+Uses only the public API of Optuna and optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 HOST, PORT = "127.0.0.1", 8080
 STAMP = "tempopt:shown"
-"""User attribute of a study: digest of the state that its note and plots show."""
+"""User attribute of a study: digest of the state in its note and plots."""
 _PAUSE_SECONDS = 20.0
 _PLOT_HEIGHT = 440
 _LOCAL_NAMES = ("127.0.0.1", "localhost")
@@ -44,18 +44,18 @@ _LOCAL_NAMES = ("127.0.0.1", "localhost")
 class Dashboard:
     """Optuna's dashboard of all studies of one database; a context manager.
 
-    While it is open, a thread writes the note and the plots of each study that has changed.
+    While it is open, a thread updates the note and the plots of each study that has changed.
 
     Args:
         url: URL of the store's database.
-        port: Port on 127.0.0.1; 0 takes a free one.
-        name: Name of the study that is brought up to date first; None: no study comes first.
-        note: Called with each message for a person.
+        port: Port on 127.0.0.1; 0 for a free one.
+        name: Name of the study that is updated first; None for no priority.
+        note: Receives each message for a person.
 
     Raises:
         StudyNotFound: There is no study of that name.
         StorageError: There is no store at the URL, or Optuna cannot read its tables.
-        UsageError: The port is taken or may not be used.
+        UsageError: The port is in use or not permitted.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Dashboard:
         self._store.close()
 
     def serve(self) -> None:
-        """Answer requests until a signal or another thread's :meth:`stop` ends it."""
+        """Answer requests until a signal or :meth:`stop` from another thread."""
         self._server.serve_forever()
 
     def stop(self) -> None:
@@ -111,7 +111,7 @@ def open_storage(url: str, driver_url: str) -> RDBStorage:
     """Open Optuna's storage in the database of a store.
 
     Args:
-        url: URL as a person gave it, for messages.
+        url: URL in its given form, for messages.
         driver_url: The same with its driver.
 
     Raises:
@@ -129,9 +129,9 @@ def open_storage(url: str, driver_url: str) -> RDBStorage:
 
 
 def publish(store: Store, storage: RDBStorage, summary: StudySummary) -> bool:
-    """Write the note and the plots of a study that has changed; return whether it had.
+    """Write the note and the plots of a study if it has changed; return whether it had.
 
-    A note that a person wrote or changed is left alone.
+    A note that a person wrote or changed is not replaced.
     """
     name = summary.study.name
     try:
@@ -197,7 +197,7 @@ def _listen(port: int, app: WSGIApplication) -> WSGIServer:
 
 
 def _local_only(app: WSGIApplication) -> WSGIApplication:
-    """Refuse other names than this machine's own: a foreign site could have its name point here."""
+    """Refuse other host names than this machine's, to which a foreign site could point its own name."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         host = environ.get("HTTP_HOST", "").rpartition(":")[0] or environ.get("HTTP_HOST", "")

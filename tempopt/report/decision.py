@@ -35,30 +35,30 @@ _MAX_REMARKS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a study decides.
+    """The decision of a study.
 
     Args:
-        outcome: What is shown.
+        outcome: Outcome of the verdict.
         metric: Name of the metric.
         before: Mean of the metric at the baseline, over the confirming seeds; None: not measured.
-        after: The same with what the numbers are of.
-        change: ``after`` less ``before``; below 0 is better where less of the metric is.
-        low: Lower end of the interval of that change; infinite where too few pairs bound it.
+        after: The same mean for the subject of the numbers.
+        change: ``after`` minus ``before``; below 0 is better if the metric is minimised.
+        low: Lower end of the interval of that change; infinite if there are too few pairs for a bound.
         high: Its upper end.
-        p_value: Two-sided, of no change.
+        p_value: Two-sided p of no change.
         confidence: Coverage of the interval, as in ``95 %``.
         seeds: Fresh seeds that it rests on.
         use: What to use, in words.
         params: The parameters to train with.
         is_change: Whether the temperatures are to be changed, in training or at inference.
         baseline: What is used now, in words.
-        about: What the numbers are of: the ``winner`` of the search, which is what was tested, or, where
-            that gains nothing, what is ``recommended``; of a comparison the name of a set.
-        earlier_seeds: Those of the seeds that the verdict before rests on, too.
-        is_winner_replaced: Whether the numbers are the winner's, and something else is to be used.
-        untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
-            ``value`` and ``spec``; no run compares them.
-        also: What is to be known besides, most important first.
+        about: Subject of the numbers: the tested ``winner`` of the search or, if that gains nothing, the
+            ``recommended`` configuration; of a comparison the name of a set.
+        earlier_seeds: Number of these seeds that the verdict before uses too.
+        is_winner_replaced: Whether the numbers are the winner's, but another configuration is recommended.
+        untested: Ordinary parameters to train with at the baseline that differ from the spec's: ``value`` and
+            ``spec`` by name; no run compares the two.
+        also: Further notes, most important first.
         is_about_temperature: Whether the gain is one of temperatures.
     """
 
@@ -124,11 +124,11 @@ class Decision:
 
 
 def decide(result: StudyData, storage: str = "") -> Decision | None:
-    """Return what a study of temperatures decides; None without a verdict.
+    """Return the decision of a study of temperatures; None without a verdict.
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
     """
     verdict = result.deciding_verdict
     if verdict is None or verdict.recommendation is None:
@@ -140,12 +140,12 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         outcome=outcome_of(verdict),
         metric=result.metric,
         before=baseline_mean,
-        **_numbers_of(result, answer.paired, baseline_mean),
+        **_decision_numbers(result, answer.paired, baseline_mean),
         use=use_text(result.spec, verdict),
-        params=advice.parameters,
+        params=advice.params,
         is_change=advice.action_without_training != "change_nothing",
         baseline=baseline_name(result.spec),
-        about="winner" if answer == verdict.total else "recommended",
+        about="winner" if answer == verdict.primary else "recommended",
         is_winner_replaced=is_winner_replaced(verdict),
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested_parameters(result.spec, advice),
@@ -155,10 +155,10 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
 
 
 def decide_comparison(result: ComparedData) -> Decision | None:
-    """Return what a comparison decides, for programs; None where nothing is compared.
+    """Return the decision of a comparison, for programs; None if nothing is compared.
 
-    The numbers are those of the set to take, or of the only variant, against the reference; else they are not
-    finite.
+    The numbers are those of the recommended set, or of the only variant, against the reference; otherwise
+    they are not finite.
     """
     comparison = result.comparison
     if comparison is None or all(variant.answer is None for variant in comparison.variants):
@@ -171,7 +171,7 @@ def decide_comparison(result: ComparedData) -> Decision | None:
         outcome=_OUTCOMES[comparison.outcome],
         metric=result.metric,
         before=mean,
-        **_numbers_of(result, test, mean),
+        **_decision_numbers(result, test, mean),
         use=name,
         params=comparison.params_by_name[name],
         is_change=name != comparison.reference,
@@ -181,8 +181,8 @@ def decide_comparison(result: ComparedData) -> Decision | None:
     )
 
 
-def _numbers_of(result: ComparedData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
-    """Return the values of a decision that a comparison gives, with the sign of the metric's own change."""
+def _decision_numbers(result: ComparedData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
+    """Return the values of the decision of a comparison, with the sign of the metric's change."""
     if test is None:
         empty = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
         return {**empty, "after": None, "confidence": None, "seeds": None}
@@ -195,34 +195,34 @@ def _numbers_of(result: ComparedData, test: PairedTest | None, before: float | N
 
 
 def deciding_answer(verdict: Verdict) -> PairedResult:
-    """Return the gain that a verdict's decision rests on.
+    """Return the gain on which a verdict's decision is based.
 
-    Where the winner gains, it is the winner's, also where something simpler is recommended, which was picked
-    on the same seeds. Else it is the gain of what is recommended, if it has one.
+    It is the winner's gain if that is shown, even if a simpler change is recommended, which was selected on
+    the same seeds. Otherwise it is the gain of the recommended configuration, if it has one.
     """
     advice = verdict.recommendation
-    if verdict.total.significant or advice is None or advice.gain is None:
-        return verdict.total
+    if verdict.primary.significant or advice is None or advice.gain is None:
+        return verdict.primary
     return advice.gain
 
 
 def is_winner_replaced(verdict: Verdict) -> bool:
-    """Return whether a decision's numbers are the winner's, and something else is to be used."""
+    """Return whether a decision's numbers are the winner's, but another configuration is recommended."""
     advice = verdict.recommendation
     if advice is None or advice.action_without_training == "change_nothing":
         return False
-    return deciding_answer(verdict) == verdict.total and advice.parameters != verdict.params
+    return deciding_answer(verdict) == verdict.primary and advice.params != verdict.params
 
 
 def outcome_of(verdict: Verdict) -> Outcome:
     """Return what a verdict shows."""
     advice = verdict.recommendation
-    if verdict.total.significant:
+    if verdict.primary.significant:
         return "gain"
     if advice is not None and advice.reason == "gain":
         return "gain_at_inference"
     if verdict.is_more_stable:
         return "more_stable"
-    if verdict.untrained:
+    if verdict.has_reference_diverged:
         return "untrained"
-    return "worse" if verdict.total.worse else "no_gain"
+    return "worse" if verdict.primary.worse else "no_gain"

@@ -1,6 +1,6 @@
-"""What is recommended as text: a config for LightningCLI and a script; neither needs a tempopt service.
+"""The recommended configuration as text: a config for LightningCLI or a script, without a tempopt service.
 
-Reads a StudyData and writes strings; imports nothing of what it names.
+Reads a StudyData and writes strings; does not import the classes of the study.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from tempopt.temperature import (
     ParameterNames,
     TemperatureParameters,
     drop_unused_params,
-    groups_of,
+    group_by_temperature,
+    named_schedule_params,
     registered_path,
     same_training,
-    schedule_of,
     split_name,
 )
 
@@ -50,7 +50,7 @@ VALUE = "tempopt.ValueCallback"
 
 _MAX_COMMENT_WIDTH = 110
 _MAX_CALL_WIDTH = 72
-# It reads a mapping as LightningCLI does, as a dataclass where the class takes one.
+# parses a mapping as LightningCLI does, into a dataclass if the class takes one
 _ARGUMENTS = "tempopt.training.arguments.Arguments"
 _MOMENTS = 20
 _STORED: Mapping[str, Callable[[float], float]] = {
@@ -62,16 +62,16 @@ _STORED: Mapping[str, Callable[[float], float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Export:
-    """What is exported.
+    """The content of an export.
 
     Args:
-        parameters: The whole parameter set.
-        header: Comment lines on what this is.
-        at_inference: Temperature parameters to evaluate the model with once it is trained; None: its own.
-        weights: Checkpoint of a trained model that is evaluated; None: the model is trained.
-        config: Sections ``model``, ``data`` and ``trainer`` with the parameters in their places.
-        attached: Arguments of the callback that attaches; None if nothing is to be attached.
-        callbacks: Those of tempopt, as far as they are needed; ``config`` has them, too.
+        parameters: The complete parameter set.
+        header: Comment lines about the configuration.
+        at_inference: Temperature parameters to evaluate the trained model with; None: its own.
+        weights: Checkpoint of a trained model that is evaluated; None if the model is trained.
+        config: Sections ``model``, ``data`` and ``trainer`` with the parameters.
+        attached: Arguments of the callback that attaches; None if it is not needed.
+        callbacks: Required callbacks of tempopt, which are also in ``config``.
     """
 
     parameters: dict[str, Any]
@@ -84,8 +84,8 @@ class _Export:
 
     @property
     def plan_of_model(self) -> dict[str, Any] | None:
-        """What a model of its own is set to for inference; None: nothing, or the callback sets it."""
-        return None if self.attached is not None else _of_attention(self.at_inference)
+        """Plan of inference of a model that sets its own temperature; None: none, or a callback sets it."""
+        return None if self.attached is not None else _attention_part(self.at_inference)
 
     @property
     def has_values(self) -> bool:
@@ -108,12 +108,12 @@ def to_yaml(result: StudyData, *, winner: bool = False) -> str:
     """Return ``model:``, ``data:`` and ``trainer:`` with the recommended parameters, for LightningCLI.
 
     For a module that is tempered from outside, the trainer has :class:`tempopt.AttachCallback`, which sets
-    the temperature. The study's loggers are left out: what they are called, and where they log to, follows
-    from the runs of a study.
+    the temperature. The study's loggers are left out, since their names and paths belong to the runs of a
+    study.
 
     Args:
         result: The study.
-        winner: Whether to take the winner of the search, whatever is recommended.
+        winner: Whether to export the winner of the search regardless of the recommendation.
 
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
@@ -142,17 +142,16 @@ def to_yaml(result: StudyData, *, winner: bool = False) -> str:
 
 
 def to_python(result: StudyData, *, winner: bool = False) -> str:
-    """Return a Python script that does what is recommended with a plain ``lightning.Trainer``.
+    """Return a Python script that applies the recommendation with a plain ``lightning.Trainer``.
 
-    It trains the model. Where inference alone is recommended, it loads trained weights and validates them at
-    the temperature that was found.
-    A module that is tempered from outside is then saved with the temperature in its weights, or beside them
-    where weights cannot hold it; what was a folder of transformers, or a state dict, is saved as such, too.
-    The study's loggers are left out, as by :func:`to_yaml`.
+    It trains the model. If inference only is recommended, it loads trained weights and validates them at the
+    recommended temperature. A module that is tempered from outside is then saved with the temperature in its
+    weights, or beside them if weights cannot contain it; a folder of transformers or a state dict is saved in
+    the same form. The study's loggers are left out, as by :func:`to_yaml`.
 
     Args:
         result: The study.
-        winner: Whether to take the winner of the search, whatever is recommended.
+        winner: Whether to export the winner of the search regardless of the recommendation.
 
     Raises:
         StudyFailed: No search trial is complete, so there is nothing to export.
@@ -163,9 +162,9 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
     export, code = _build_export(result, winner=winner), PythonWriter()
     body = [f"model = {code.object_expression('model', export.config['model'])}"]
     trainer = dict(export.config["trainer"])
-    if callbacks := _as_list(trainer.pop("callbacks", None)):
+    if callbacks := _to_list(trainer.pop("callbacks", None)):
         trainer["callbacks"] = callbacks
-    body.append(f"trainer = {code.call(f'{_lightning(result)}.Trainer', trainer)}")
+    body.append(f"trainer = {code.call(f'{_lightning_package_name(result)}.Trainer', trainer)}")
     fit_args = "model"
     if (data := export.config.get("data")) is not None:
         body.append(f"data = {code.object_expression('data', data)}")
@@ -184,8 +183,8 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
     return comment(notes) + "\n".join([*code.imports(), "", *body, ""])
 
 
-def _lightning(result: StudyData) -> str:
-    """Return the package whose Trainer has trained the runs."""
+def _lightning_package_name(result: StudyData) -> str:
+    """Return the name of the package whose Trainer has trained the runs."""
     packages = {
         name for run_code, _ in run_codes(run.code for run in result.runs) for name in run_code.packages
     }
@@ -193,33 +192,33 @@ def _lightning(result: StudyData) -> str:
 
 
 def _program_header(result: StudyData, export: _Export) -> list[str]:
-    """Return what is to be known of a command or a call, before it."""
+    """Return the comment lines before a command or a call."""
     names = parameters_beside(result.spec, export.parameters)
     remedy = "the program reads them by tempopt.current_run(params={...})"
     return [*export.header, *([f"Not in the command: {', '.join(names)}; {remedy}."] if names else [])]
 
 
-def _of_attention(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return what of a plan of inference is attention's; None if nothing is."""
-    return groups_of(at_inference or {})[""] or None
+def _attention_part(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the part of a plan of inference that is attention's; None if there is none."""
+    return group_by_temperature(at_inference or {})[""] or None
 
 
 def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
-    """Return the callbacks that load trained weights and set temperatures, as far as they are needed."""
+    """Return the required callbacks that load trained weights and set temperatures."""
     callbacks: list[dict[str, Any]] = []
     if export.weights is not None:
         callbacks.append({"class_path": _LOADING, "init_args": {"path": export.weights}})
     if export.attached is not None:
         callbacks.append({"class_path": ATTACH, "init_args": export.attached})
     for name, value in result.spec.temperatures.items():
-        schedule = schedule_of(export.parameters, name)
+        schedule = named_schedule_params(export.parameters, name)
         parameters: dict[str, Any] = {}
         for parameter, number in schedule.items():
-            # ``schedule_args.NAME`` stands in a mapping ``schedule_args``
-            _put(parameters, parameter, number)
-        at_inference = groups_of(export.at_inference or {}).get(name)
+            # ``schedule_args.NAME`` belongs into the mapping ``schedule_args``
+            _write_value(parameters, parameter, number)
+        at_inference = group_by_temperature(export.at_inference or {}).get(name)
         if not schedule and at_inference is None:
-            # what changes nothing need not be set
+            # neutral parameters need not be set
             continue
         arguments: dict[str, Any] = {
             "path": value.value or registered_path(name),
@@ -234,7 +233,7 @@ def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
 
 
 def _checkpoint_notes(export: _Export) -> list[str]:
-    """Return what is to be known of the checkpoints that the callbacks of an attached module have written."""
+    """Return notes on the checkpoints that the callbacks of an attached module write."""
     assert export.attached is not None
     evaluated = {**NEUTRAL, **export.attached.get("at_inference", export.attached["parameters"])}
     names = ("head_pattern", "local_share", "length_scaling", "normaliser")
@@ -258,7 +257,7 @@ def _build_export(result: StudyData, *, winner: bool) -> _Export:
     config, plan = _fill_config(result, export.parameters)
     if result.spec.trainer.get("logger"):
         export.header.append("The study's loggers (trainer.logger) are left out; give the Trainer your own.")
-    attach, at_inference = result.spec.attach, _of_attention(export.at_inference)
+    attach, at_inference = result.spec.attach, _attention_part(export.at_inference)
     if attach is not None and (plan or at_inference):
         attached: dict[str, Any] = {"parameters": plan, "layers": attach.layers}
         attached["validate_at"] = result.spec.study.validate_at
@@ -267,7 +266,7 @@ def _build_export(result: StudyData, *, winner: bool) -> _Export:
         export = replace(export, attached=attached)
     callbacks = _callbacks(result, export)
     if callbacks:
-        config["trainer"]["callbacks"] = [*_as_list(config["trainer"].get("callbacks")), *callbacks]
+        config["trainer"]["callbacks"] = [*_to_list(config["trainer"].get("callbacks")), *callbacks]
     return replace(export, config=config, callbacks=callbacks)
 
 
@@ -290,20 +289,20 @@ def _select(result: StudyData, *, winner: bool) -> _Export:
             source = "Chosen on fresh seeds" if result.winner is not None else "The best trial of the search"
             gain = f"its gain over {baseline_name(result.spec)}"
             header.append(f"{source}, but UNCONFIRMED: {gain} has not been estimated.")
-        return _Export(parameters=_winner(result), header=header)
+        return _Export(parameters=_winner_params(result), header=header)
     header = [f"What tempopt's study {result.name!r} recommends, {written}", *verdict_lines]
     if recommendation.action_without_training != "inference_only":
-        parameters = drop_unused_params(recommendation.parameters)
+        parameters = drop_unused_params(recommendation.params)
         return _Export(parameters=parameters, header=header, at_inference=recommendation.at_inference)
     assert recommendation.at_inference is not None
-    other_params = {name: value for name, value in recommendation.parameters.items() if name not in CREDITED}
+    other_params = {name: value for name, value in recommendation.params.items() if name not in CREDITED}
     baseline_model = f"a model that was trained at {baseline_name(result.spec)}"
     header.append(f"{_TRAINED} stands for your checkpoint of {baseline_model}.")
     parameters = drop_unused_params({**other_params, **recommendation.at_inference})
     return _Export(parameters=parameters, header=header, weights=_TRAINED)
 
 
-def _winner(result: StudyData) -> dict[str, Any]:
+def _winner_params(result: StudyData) -> dict[str, Any]:
     if result.winner is not None:
         return drop_unused_params(result.winner)
     if result.best is not None:
@@ -316,17 +315,17 @@ def _winner(result: StudyData) -> dict[str, Any]:
 
 
 def _fill_config(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the spec's config with the parameters written into it, and the plan to attach."""
+    """Return the spec's config with the parameters, and the plan to attach."""
     spec = result.spec
     config: dict[str, Any] = {"model": copy.deepcopy(spec.model)}
     if spec.data is not None:
         config["data"] = copy.deepcopy(spec.data)
     config["trainer"] = copy.deepcopy(spec.trainer)
     if config["trainer"].get("logger"):
-        # one that is switched off stays so
+        # False stays: it disables logging
         del config["trainer"]["logger"]
     for name in spec.fixed_temperatures:
-        # What the winner does not read is not among its parameters, and may not even go with it.
+        # Inactive parameters are not among the winner's, and may even be inconsistent with these.
         config["model"]["init_args"].pop(name.partition(".")[0], None)
     plan: dict[str, Any] = {}
     attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *ENTROPY_PARAMETERS))
@@ -336,19 +335,19 @@ def _fill_config(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict
             # a callback sets it
             continue
         if "." in path and section == "model":
-            _put(config["model"]["init_args"], path, value)
+            _write_value(config["model"]["init_args"], path, value)
         elif dot and section in ("data", "trainer"):
             target = config["trainer"] if section == "trainer" else config["data"]["init_args"]
-            _put(target, path, value)
+            _write_value(target, path, value)
         elif spec.attach is not None and name in attached:
-            _put(plan, name, value)
+            _write_value(plan, name, value)
         else:
-            _put(config["model"]["init_args"], name, value)
-    # what changes nothing need not be attached
+            _write_value(config["model"]["init_args"], name, value)
+    # a neutral plan need not be attached
     return config, {} if same_training(plan, {}) else plan
 
 
-def _put(target: dict[str, Any], path: str, value: Any) -> None:
+def _write_value(target: dict[str, Any], path: str, value: Any) -> None:
     *parents, key = path.split(".")
     for parent in parents:
         target = target.setdefault(parent, {})
@@ -357,14 +356,14 @@ def _put(target: dict[str, Any], path: str, value: Any) -> None:
     target[key] = value
 
 
-def _as_list(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     if value is None:
         return []
     return value if isinstance(value, list) else [value]
 
 
 def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each number that stays constant, which the module can as well be made with."""
+    """Yield a line for each number that stays constant, for which the module needs no callback."""
     for callback in callbacks:
         init_args = callback["init_args"]
         if callback["class_path"] != VALUE or "at_inference" in init_args:
@@ -380,7 +379,7 @@ def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def comment(lines: Iterable[str]) -> str:
-    """Return texts as comment lines of a length that people read, and an empty line."""
+    """Return texts as comment lines of readable length, and an empty line."""
     return "".join(f"{_wrap_comment(line)}\n" for text in lines for line in text.splitlines()) + "\n"
 
 
@@ -398,13 +397,13 @@ def _wrap_comment(line: str) -> str:
 
 
 class PythonWriter:
-    """Plain data as Python expressions, and the imports that they need."""
+    """Plain data as Python expressions, with their imports."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def name(self, path: str) -> str:
-        """Return the name under which the object of that import path is imported."""
+        """Return the name under which the object at an import path is imported."""
         base_name = path.rpartition(".")[2]
         used_names = {name for other_path, name in self._names.items() if other_path != path}
         name, number = base_name, 1
@@ -426,7 +425,7 @@ class PythonWriter:
         ]
 
     def call(self, path: str, arguments: Mapping[str, Any]) -> str:
-        """Return the call of the object of that import path, an argument a line where there are many."""
+        """Return a call of the object at an import path, with one argument per line if there are many."""
         callee = self.name(path)
         if not all(name.isidentifier() for name in arguments):
             return f"{callee}(**{self._mapping(arguments)})"
@@ -437,7 +436,7 @@ class PythonWriter:
         return f"{callee}(\n{textwrap.indent(lines, '    ')})"
 
     def object_expression(self, section: str, config: Mapping[str, Any]) -> str:
-        """Return the expression of a section's object; of mappings in it, the class says what they are."""
+        """Return the expression of a section's object; the class determines the type of mappings in it."""
         init_args = config.get("init_args") or {}
         mapping_names = [
             name
@@ -450,7 +449,7 @@ class PythonWriter:
         return f"{callee}(**{arguments}({section!r}, {callee}, {init_args!r}).values({{}}))"
 
     def expression(self, value: Any) -> str:
-        """Return the expression of plain data; ``{class_path, ...}`` becomes the call it stands for."""
+        """Return the expression of plain data; ``{class_path, ...}`` becomes a call."""
         if isinstance(value, Mapping):
             if "class_path" in value and value.keys() <= {"class_path", "init_args", "dict_kwargs"}:
                 call_args = {**(value.get("init_args") or {}), **(value.get("dict_kwargs") or {})}

@@ -24,12 +24,12 @@ class Finding:
     """One statement of a verdict, which terminal, report, note and JSON render.
 
     Args:
-        kind: What it is about, as in ``decision``, ``constants`` or ``cost``.
+        kind: Topic, such as ``decision``, ``constants`` or ``cost``.
         text: The statement as a sentence.
         details: Statements below it.
-        state: ``shown``, ``worse`` or ``not_shown`` of a comparison; ``fact`` of everything else.
-        answer: The comparison; None without one.
-        params: The parameter set that it is about; None without one.
+        state: ``shown``, ``worse`` or ``not_shown`` for a comparison; ``fact`` for everything else.
+        answer: The comparison; None if there is none.
+        params: The parameter set of the statement; None if there is none.
     """
 
     kind: str
@@ -48,7 +48,7 @@ class Finding:
 
 
 def facts(kind: str, texts: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding of a kind for each statement that does not rest on a comparison."""
+    """Yield a finding of a kind for each statement without a comparison."""
     return (Finding(kind=kind, text=text) for text in texts)
 
 
@@ -59,7 +59,7 @@ def comparison_finding(
     params: Mapping[str, Any] | None = None,
     details: Iterable[str] = (),
 ) -> Finding:
-    """Return the finding of a comparison with the state that follows from its result; None: no result."""
+    """Return the finding of a comparison with the state of its result; None: no result."""
     state: State = "fact"
     if answer is not None:
         state = "shown" if answer.significant else "worse" if answer.worse else "not_shown"

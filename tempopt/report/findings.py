@@ -1,4 +1,4 @@
-"""What a study found as a list of findings; computes nothing, and calls no best value of a search a gain."""
+"""The findings of a study; computes nothing, and never calls the best value of a search a gain."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ PARTS = {
     "generation": "the parameters of generation",
 }
 """Part of a plan to what people call it."""
-_OF_EACH = ("schedule", "level")
+_PARTS_PER_TEMPERATURE = ("schedule", "level")
 """Parts that each temperature has of its own."""
 _NAMED = 3
 _MAX_NAMED_LAYERS = 4
@@ -70,11 +70,11 @@ _LONGEST = 100
 
 
 def find(result: StudyData, storage: str = "") -> list[Finding]:
-    """Return what a study found, the decision first.
+    """Return the findings of a study, the decision first.
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
     """
     if result.spec.compare is not None:
         findings, cost = comparison_findings(result), cost_line(result)
@@ -99,9 +99,9 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     yield replace(finding, state="shown", answer=None) if is_more_stable else finding
     text = f"{HEAD}{recommendation_text(result, storage)}"
     yield Finding(kind="recommendation", text=text, params=decision.params)
-    if answer != verdict.total or is_more_stable:
-        text = f"the winner of the search over {baseline}: {format_comparison(verdict.total)}."
-        yield comparison_finding("total", text, verdict.total, verdict.params)
+    if answer != verdict.primary or is_more_stable:
+        text = f"the winner of the search over {baseline}: {format_comparison(verdict.primary)}."
+        yield comparison_finding("total", text, verdict.primary, verdict.params)
     source = "" if result.has_trial(verdict.params) else f" ({MODELS})"
     winner = f"winner of the search{source}: {temperature_text(verdict.params)}{_ends_text(result, verdict)}"
     yield Finding(kind="winner", text=winner, params=verdict.params)
@@ -124,7 +124,7 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     yield from _part_findings(verdict, result.spec)
     yield from _failure_findings(verdict, result)
     yield from facts("heads", head_lines(result))
-    blocked = "the winner is not recommended" if verdict.total.significant else ""
+    blocked = "the winner is not recommended" if verdict.primary.significant else ""
     yield from guard_findings(verdict.guards, blocked=blocked)
 
 
@@ -138,18 +138,19 @@ def render_lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _earlier_line(result: StudyData, verdict: Verdict) -> str:
-    """Return what one of several verdicts showed, and what it recommended."""
-    test = verdict.total.paired
-    # a winner at the baseline has nothing to gain over it
+    """Return the result and the recommendation of one of several verdicts."""
+    test = verdict.primary.paired
+    # a winner at the baseline cannot gain over it
     combined = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
     gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined})"
-    summary = f"verdict {verdict.looks} (round {verdict.round}): {WORDS[outcome_of(verdict)].lower()}{gain}"
+    outcome = WORDS[outcome_of(verdict)].lower()
+    summary = f"verdict {verdict.verdict_number} (round {verdict.round}): {outcome}{gain}"
     return f"{summary}; it recommended: {use_text(result.spec, verdict)}."
 
 
 def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
-    """Yield what the winner is compared with at the baseline, and which gain is excluded."""
-    total, over_baseline, over_twin = verdict.total, verdict.over_baseline, verdict.over_twin
+    """Yield the references of the winner at the baseline, and the excluded gain."""
+    total, over_baseline, over_twin = verdict.primary, verdict.over_baseline, verdict.over_twin
     baseline = baseline_name(result.spec)
     if result.direction == "minimize":
         text = f"a gain or difference with + is better: a lower {result.metric}."
@@ -173,7 +174,7 @@ def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]
 
 
 def _constant_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]:
-    """Yield the winner against constant temperatures, and what that says of its schedule."""
+    """Yield the winner against constant temperatures, and the result for its schedule."""
     moving_text, params = describe_temperature_change(verdict.params), verdict.constant_params
     if verdict.over_constant is not None and params is not None:
         source = "of the search" if result.has_trial(params) else MODELS
@@ -222,22 +223,24 @@ def _findings_without_verdict(result: StudyData) -> list[Finding]:
 
 
 def round_lines(result: StudyData) -> list[str]:
-    """Return what is to be said of a verdict that is not a study's first, or not on all of its trials."""
+    """Return notes on a verdict that is not a study's first, or does not cover all of its trials."""
     verdict = result.verdict
     if verdict is None:
         return []
     lines = []
     if result.round > verdict.round:
         lines.append("this is from before the newest search trials were added: those are not confirmed.")
-    if verdict.looks > 1:
-        lines.append(f"verdict {verdict.looks} of this study: its level is {100 * verdict.alpha:.3g} %.")
+    if verdict.verdict_number > 1:
+        lines.append(
+            f"verdict {verdict.verdict_number} of this study: its level is {100 * verdict.alpha:.3g} %."
+        )
     lines += rounds_combined(result, verdict.round)
     verdicts = [*result.earlier_verdicts, verdict] if result.earlier_verdicts else []
     return [*lines, *(_earlier_line(result, past_verdict) for past_verdict in verdicts)]
 
 
 def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
-    """Yield which runs did not complete, or only at a later attempt."""
+    """Yield the runs that did not complete, or only at a later attempt."""
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         yield f"failed on every attempt: {len(failed)} ({_failures_text(failed)})."
@@ -272,7 +275,7 @@ def _shorten(text: str) -> str:
 
 
 def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
-    total = verdict.total
+    total = verdict.primary
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
     if verdict.confirmed_on == "program":
@@ -288,14 +291,14 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
 
 
 def part_text(part: str, spec: StudySpec) -> str:
-    """Return what people call a part of the winner: ``the schedule``, ``the schedule of contrast``.
+    """Return the name of a part of the winner: ``the schedule``, ``the schedule of contrast``.
 
-    Attention's own are told apart where there are named temperatures beside it: ``the level of attention``.
+    Attention's parts are named as such if there are named temperatures: ``the level of attention``.
     """
     temperature, _, group = part.rpartition(".")
     if group not in PARTS:
         return part
-    if not temperature and spec.temperatures and group in _OF_EACH:
+    if not temperature and spec.temperatures and group in _PARTS_PER_TEMPERATURE:
         temperature = "attention"
     return f"{PARTS[group]} of {temperature}" if temperature else PARTS[group]
 
@@ -321,7 +324,7 @@ def _why_not_inference(verdict: Verdict) -> str:
             reason = "a guard is in the way"
         elif test.gain < min_gain:
             reason = f"it is smaller than is worth a change ({min_gain:.3g}, study.min_gain)"
-        elif not verdict.total.significant:
+        elif not verdict.primary.significant:
             level = f"{INFERENCE_ALPHA_SHARE * test.alpha:.4g}"
             reason = f"where no gain of the winner is shown, p has to be below {level} for that"
         elif inference.keep_share_result is None or not inference.keep_share_result.significant:
@@ -380,13 +383,13 @@ def _inference_findings(verdict: Verdict, baseline: str) -> Iterator[Finding]:
         )
         yield comparison_finding("inference_twin", text, twin.answer)
     if inference.difference is not None and not verdict.at_one:
-        yield _over_inference(verdict, inference, inference.difference, baseline)
+        yield _training_over_inference(verdict, inference, inference.difference, baseline)
 
 
-def _over_inference(
+def _training_over_inference(
     verdict: Verdict, inference: InferenceOnly, difference: PairedResult, baseline: str
 ) -> Finding:
-    """Return what training at another temperature is worth beside evaluating at one."""
+    """Return the gain of training at another temperature over evaluating at one."""
     of_winner, of_baseline = (
         ""
         if tuned is None or tuned.plan_name == AS_TRAINED
@@ -395,7 +398,7 @@ def _over_inference(
     )
     winner = f"the winner{of_winner}{',' if of_winner else ''}"
     text = f"{winner} against models trained at {baseline}{of_baseline}: {format_comparison(difference)}"
-    if difference.significant and verdict.total.significant:
+    if difference.significant and verdict.primary.significant:
         end = "training at another temperature is worth that much more than inference alone."
     elif difference.worse:
         end = f"{baseline if inference.plan_name == AS_TRAINED else 'inference alone'} is better."
@@ -407,7 +410,7 @@ def _over_inference(
 
 
 def _learned_temperatures(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
-    """Yield what learned temperatures gain over the baseline, and the winner over them."""
+    """Yield the gain of learned temperatures over the baseline, and the winner's over them."""
     learned = verdict.learned
     if learned is None:
         if spec.study.explain and spec.study.not_learned is not None:
@@ -434,9 +437,9 @@ def _learned_temperatures(verdict: Verdict, spec: StudySpec) -> Iterator[Finding
 
 
 def final_temperatures_text(ends: Ends) -> str:
-    """Return where the temperatures ended, in the geometric mean over the runs, and from which to which."""
-    layer_ends = {layer: end for name, end in ends.items() if (layer := place_of(name))}
-    named_ends = {name: end for name, end in ends.items() if not place_of(name)}
+    """Return the final temperatures: geometric mean over the runs, and range."""
+    layer_ends = {layer: end for name, end in ends.items() if (layer := attention_position(name))}
+    named_ends = {name: end for name, end in ends.items() if not attention_position(name)}
     summary: list[str] = []
     if len(layer_ends) <= _MAX_NAMED_LAYERS:
         named_ends |= {f"τ of {layer}": end for layer, end in layer_ends.items()}
@@ -450,8 +453,8 @@ def final_temperatures_text(ends: Ends) -> str:
     return f"at the end of training {', '.join([*texts, *summary]) or 'not measured'}"
 
 
-def place_of(name: str) -> str:
-    """Return where in attention a learned temperature is, from its name; empty for one that is not there."""
+def attention_position(name: str) -> str:
+    """Return the position in attention of a learned temperature, from its name; empty if it has none."""
     layer, _, head = name.partition(".")
     if not layer.isdecimal():
         return ""
@@ -459,7 +462,7 @@ def place_of(name: str) -> str:
 
 
 def _part_findings(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
-    """Yield what the winner loses without each of its parts, and the simpler plan that would do."""
+    """Yield the loss of the winner without each of its parts, and the tested simpler plan."""
     for part in verdict.parts:
         title = part_text(part.name, spec)
         if part.name == "level":
@@ -470,16 +473,16 @@ def _part_findings(verdict: Verdict, spec: StudySpec) -> Iterator[Finding]:
             )
         end = "" if part.answer.significant or part.answer.worse else ": no difference shown"
         text = f"the winner against itself without {title}: {format_comparison(part.answer)}{end}."
-        yield comparison_finding("part", text, part.answer, part.parameters)
+        yield comparison_finding("part", text, part.answer, part.params)
     if (simplest := verdict.simplest) is not None:
         part_names = " and ".join(part_text(part, spec) for part in simplest.parts)
         outcome = "shown" if simplest.holds else "not shown"
         text = (
-            f"the winner with {part_names} alone ({temperature_text(simplest.parameters)}) is {outcome} to "
+            f"the winner with {part_names} alone ({temperature_text(simplest.params)}) is {outcome} to "
             f"keep {100 * spec.study.keep_share:.3g} % of the gain or more; the winner against that: "
             f"{format_comparison(simplest.lost)}."
         )
-        finding = comparison_finding("simplest", text, simplest.gain, simplest.parameters)
+        finding = comparison_finding("simplest", text, simplest.gain, simplest.params)
         yield replace(finding, state="shown" if simplest.holds else "not_shown")
 
 
@@ -507,7 +510,7 @@ def _rate_text(rate: Rate) -> str:
 
 
 def _cost_text(result: StudyData) -> str:
-    counts = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
+    trial_counts_text = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
     cost, writing, cards = result.cost, "", ""
     if cost.checkpoint_seconds >= 1:
         writing = f", {duration(cost.checkpoint_seconds)} of it to write checkpoints"
@@ -516,4 +519,4 @@ def _cost_text(result: StudyData) -> str:
         if cost.peak_memory is not None:
             cards += f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
     training = f"{duration(cost.train_seconds)} of training in {result.num_ended} runs{writing}"
-    return f"cost: {training} (search trials: {counts or 'none'}){cards}."
+    return f"cost: {training} (search trials: {trial_counts_text or 'none'}){cards}."

@@ -1,4 +1,4 @@
-"""Numbers, durations, parameters and plans of inference as people read them."""
+"""Numbers, durations, parameters and plans of inference as text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tempopt.temperature import (
     drop_unused_params,
     is_controlled,
     join_name,
+    list_temperatures,
+    named_schedule_params,
     neutral_values,
     parameters_of_temperature,
-    schedule_of,
     split_name,
-    temperatures_of,
 )
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.verdict.inference import AS_TRAINED
@@ -37,23 +37,23 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 ATTENTIONS_BASELINE = "τ = 1"
-"""What a study of attention's temperature is measured against."""
+"""Reference of a study of attention's temperature."""
 _SCHEDULE_PARAMS = ("schedule", "temperature_init", "temperature_final")
 _STRAIGHT = 1e-9
 _KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
 
 
 def parameters_text(parameters: Mapping[str, Any]) -> str:
-    """Return the parameters as people read them: ``temperature_init=1.52, schedule=cosine``."""
+    """Return the parameters as text: ``temperature_init=1.52, schedule=cosine``."""
     named_params = {name: value for name, value in parameters.items() if split_name(name)[1] != AS_FOUND}
     texts = (f"{n}={v:.4g}" if isinstance(v, float) else f"{n}={v}" for n, v in named_params.items())
     return ", ".join(texts) or "nothing was searched"
 
 
 def baseline_name(spec: StudySpec) -> str:
-    """Return what a study is measured against, as a sentence says it.
+    """Return the reference of a study, for a sentence.
 
-    That is ``τ = 1``, ``contrast = 0.5 as found``, or of several ``the temperatures as found``. Of a number
+    This is ``τ = 1``, ``contrast = 0.5 as found``, or for several ``the temperatures as found``. For a number
     that the module learns it is ``contrast as found, learned by the module from 0.5``. Where no temperature
     is searched it is ``qk_gain = 1``, or ``the baseline``.
     """
@@ -77,12 +77,12 @@ def baseline_values(spec: StudySpec) -> str:
 
 
 def baseline_label(spec: StudySpec) -> str:
-    """Return what a study is measured against in a word, for a plot: ``τ = 1`` or ``baseline``."""
+    """Return the reference of a study in one word, for a plot: ``τ = 1`` or ``baseline``."""
     return ATTENTIONS_BASELINE if spec.attends and not spec.temperatures else "baseline"
 
 
 def _baseline_texts(spec: StudySpec) -> list[str]:
-    """Return the temperature of the baseline for each that is searched, or else the baseline's values."""
+    """Return the temperature of the baseline for each searched one, or else the baseline's values."""
     if not spec.attends and not spec.temperatures:
         return [parameters_text({name: value}).replace("=", " = ") for name, value in spec.baselines.items()]
     texts = [ATTENTIONS_BASELINE] if spec.attends else []
@@ -102,7 +102,7 @@ def format_ci_and_p(test: PairedTest) -> str:
 
 
 def finite(value: float) -> float | None:
-    """Return the value as JSON can hold it: None in place of one that is not finite."""
+    """Return the value for JSON: None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
@@ -117,7 +117,7 @@ def confidence(test: PairedTest) -> str:
 
 
 def format_effect(test: PairedTest) -> str:
-    """Return the gain without its sign, for a sentence that says in words which way it goes."""
+    """Return the gain without its sign, for a sentence that states the direction in words."""
     return unsigned_text(abs(test.gain), test)
 
 
@@ -129,17 +129,17 @@ def numbers_of_size(test: PairedTest) -> str:
 
 
 def format_gain(answer: PairedResult) -> str:
-    """Return a gain without its sign, its interval and p, for a sentence that says which way it goes."""
+    """Return a gain without its sign, its interval and p, for a sentence that states the direction."""
     return f"{format_effect(answer.paired)} ({numbers_of_size(answer.paired)})"
 
 
 def unsigned_text(value: float, test: PairedTest) -> str:
-    """Return the value as :func:`value_text` does, without a plus."""
+    """Return the value as :func:`value_text`, without a plus."""
     return value_text(value, test).lstrip("+")
 
 
 def format_signed(test: PairedTest) -> str:
-    """Return the gain with its sign, for a sentence that does not say which way it goes."""
+    """Return the gain with its sign, for a sentence that does not state the direction."""
     return value_text(test.gain, test)
 
 
@@ -149,19 +149,19 @@ def value_text(value: float, test: PairedTest) -> str:
 
 
 def value_text_in(value: float, gain: float, low: float, high: float) -> str:
-    """Return a value as :func:`value_text` does, given the gain and the ends of its interval."""
+    """Return a value as :func:`value_text`, from the gain and the ends of its interval."""
     if math.isinf(value):
         return "−∞" if value < 0 else "+∞"
     return f"{value:+.{_decimals_in(gain, low, high)}f}".replace("-", "−")
 
 
 def limit(value: float, test: PairedTest | None = None, rounding: str = ROUND_CEILING) -> str:
-    """Return an upper limit (a lower one with ``ROUND_FLOOR``), rounded away from what it allows.
+    """Return an upper limit (a lower one with ``ROUND_FLOOR``), rounded outwards.
 
     It has the decimals of the comparison, or three digits without one.
     """
     decimals = _decimals_in(test.gain, test.ci_low, test.ci_high) if test else max(0, _decimals(value) + 2)
-    # of the shortest decimal that is the value, so that 0.07 stays as it is
+    # exact decimal of the shortest representation, so that 0.07 is not rounded up
     number = Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding)
     return f"{number:f}".replace("-", "−")
 
@@ -177,17 +177,17 @@ def _decimals_in(gain: float, low: float, high: float) -> int:
 
 
 def _decimals(value: float) -> int:
-    """Return how many decimals show the first digit that is not 0; 3 for 0 itself."""
+    """Return the number of decimals up to the first nonzero digit; 3 for 0 itself."""
     return -math.floor(math.log10(abs(value))) if value else 3
 
 
 def shorten(text: str, longest: int) -> str:
-    """Return a text as it is, its end left out if it is long."""
+    """Return a text, truncated if it is long."""
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
 def duration(seconds: float) -> str:
-    """Return seconds as people say them: ``1 h 12 min``, ``3 min 20 s``."""
+    """Return seconds as text: ``1 h 12 min``, ``3 min 20 s``."""
     minutes, remaining_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -196,17 +196,17 @@ def duration(seconds: float) -> str:
 
 
 def temperature_text(parameters: Mapping[str, Any]) -> str:
-    """Return a parameter set as people read it, without what changes nothing: ``τ = 2, lr=0.01``."""
+    """Return a parameter set as text without parameters that have no effect: ``τ = 2, lr=0.01``."""
     texts, covered_names = [], set()
     has_temperature = not parameters or any(name in TEMPERATURE_PARAMETERS for name in parameters)
-    for name in temperatures_of(parameters) if has_temperature else ():
+    for name in list_temperatures(parameters) if has_temperature else ():
         temperature_params = {**NEUTRAL, **parameters_of_temperature(parameters, name)}
         first = temperature_params["temperature_init"]
         last = temperature_params["temperature_final"] or first
         if not name and is_controlled(parameters):
             texts.append(_controlled_text(drop_unused_params(parameters)))
             covered_names |= set(CONTROL_PARAMETERS)
-        elif name and not schedule_of(parameters, name):
+        elif name and not named_schedule_params(parameters, name):
             texts.append(f"{name} = {first:.4g} as found")
         elif temperature_params["schedule"] == NEUTRAL["schedule"]:
             texts.append(f"{name or 'τ'} = {first:.4g}")
@@ -226,9 +226,9 @@ def temperature_text(parameters: Mapping[str, Any]) -> str:
 
 
 def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tuple[tuple[float, float], ...]:
-    """Return where a piecewise schedule begins, bends and ends: training progress in [0, 1], and τ there.
+    """Return start, bends and end of a piecewise schedule: training progress in [0, 1], and τ.
 
-    Between two of these ln τ is linear. Empty for other schedules, and for one without a bend.
+    Between two points ln τ is linear. Empty for other schedules, and for one without a bend.
 
     Args:
         parameters: A parameter set.
@@ -241,7 +241,7 @@ def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tup
     if not isinstance(schedule, Piecewise):
         return ()
     knots = list(schedule.knots)
-    # constant before the first knot and behind the last
+    # constant before the first knot and after the last
     if knots[0][0] > 0.0:
         knots.insert(0, (0.0, knots[0][1]))
     if knots[-1][0] < 1.0:
@@ -258,9 +258,10 @@ def _slope(start: tuple[float, float], end: tuple[float, float]) -> float:
 
 
 def describe_schedule(parameters: Mapping[str, Any], temperature: str = "") -> str:
-    """Return how a piecewise schedule goes: ``1 until 70 % of training, 0.487 at 85 %, 0.885 at the end``.
+    """Return the course of a piecewise schedule: ``1 until 70 % of training, 0.487 at 85 %, 0.885 at the
+    end``.
 
-    Empty where :func:`schedule_points` is.
+    Empty if :func:`schedule_points` is.
     """
     knots = schedule_points(parameters, temperature)
     parts: list[str] = []
@@ -269,12 +270,12 @@ def describe_schedule(parameters: Mapping[str, Any], temperature: str = "") -> s
         (progress, tau), last_index = knots[index], index
         while last_index + 1 < len(knots) and knots[last_index + 1][1] == tau:
             last_index += 1
-        parts.append(f"{tau:.4g} {_when(progress, knots[last_index][0], first=not parts)}")
+        parts.append(f"{tau:.4g} {_format_moment(progress, knots[last_index][0], first=not parts)}")
         index = last_index + 1
     return ", ".join(parts)
 
 
-def _when(start: float, end: float, *, first: bool) -> str:
+def _format_moment(start: float, end: float, *, first: bool) -> str:
     start_text, end_text = (f"{100 * progress:.3g} %" for progress in (start, end))
     suffix = " of training" if first else ""
     if start == end:
@@ -292,10 +293,10 @@ def _controlled_text(parameters: Mapping[str, Any]) -> str:
 
 
 def plan_text(plan_name: str) -> str:
-    """Return the words for a plan of inference in a sentence.
+    """Return a plan of inference as text for a sentence.
 
     Args:
-        plan_name: Its name, as ``TunedInference.plan_name`` has it.
+        plan_name: Its name, as in ``TunedInference.plan_name``.
     """
     if plan_name == AS_TRAINED:
         return "the temperature of the training"
@@ -309,7 +310,7 @@ def plan_text(plan_name: str) -> str:
 
 
 def describe_temperature_change(parameters: Mapping[str, Any]) -> str:
-    """Return what moves the temperatures of a parameter set: ``schedule``, or ``control of the entropy``."""
+    """Return what changes the temperatures of a set: ``schedule``, or ``control of the entropy``."""
     return "control of the entropy" if is_controlled(parameters) else "schedule"
 
 
@@ -319,7 +320,7 @@ def format_comparison(answer: PairedResult) -> str:
 
 
 def share_text(share: Ratio | None, test: PairedTest) -> str:
-    """Return the end of a sentence on a gain and the share that it is of the winner's."""
+    """Return the end of a sentence on a gain, with its share of the winner's gain."""
     if share is None or math.isnan(share.ratio):
         return "."
     if not math.isfinite(share.low) or not math.isfinite(share.high):

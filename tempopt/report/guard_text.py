@@ -1,4 +1,4 @@
-"""What the verdict says of the guards of a study, in plain words; computes nothing."""
+"""Guards of a verdict as text; computes nothing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def guard_findings(
     prefix: str = "",
     blocked: str = "",
 ) -> Iterator[Finding]:
-    """Yield a statement on each guard, and what is not to be taken for what they say.
+    """Yield a statement on each guard, and the alternative that they block.
 
     Args:
         guards: Guards of one arm.
-        arm: What it is called.
-        reference: What it is compared with.
-        prefix: What the statements begin with.
-        blocked: What is said of an arm that gains and does not keep them; empty: it does not gain.
+        arm: Name of the arm.
+        reference: Name of the reference.
+        prefix: Beginning of the statements.
+        blocked: Statement about an arm that gains and does not keep them; empty if it does not gain.
     """
     guards = tuple(guards)
     yield from facts("guard", (f"{prefix}{guard_line(guard, arm, reference)}" for guard in guards))
@@ -40,7 +40,7 @@ def guard_findings(
 
 
 def not_kept(guards: Iterable[GuardResult]) -> str:
-    """Return which guards stand in the way: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
+    """Return the guards that block an arm: ``breaks the guard on val_loss (+20.0 %, limit +5 %)``."""
     guards = tuple(guards)
     broken = [_guard_summary(guard) for guard in guards if guard.state == "broken"]
     unmeasured = [guard for guard in guards if guard.state == "not_measured"]
@@ -58,7 +58,7 @@ def _guard_summary(guard: GuardResult) -> str:
 
 
 def guard_line(guard: GuardResult, arm: str = "the winner", reference: str = "the baseline") -> str:
-    """Return what is said of one guard, and how the two that it compares are called."""
+    """Return the result of one guard, with the names of the compared arms."""
     head = f"guard on {guard.name} (limit {_limit(guard)}): {_STATES[guard.state]}"
     test = guard.answer
     if test is None:
@@ -68,7 +68,7 @@ def guard_line(guard: GuardResult, arm: str = "the winner", reference: str = "th
         seeds = f"{guard.diverged} of {test.n_pairs} seeds, {reference} on {guard.reference_diverged}"
         diverged = f"; {arm} diverged on {seeds}"
         if guard.diverged == test.n_pairs:
-            # all of the values that it counts with are the other arm's
+            # all values that it counts with are those of the other arm
             return f"{head}: {diverged.removeprefix('; ')}."
     high = _change(guard, guard.high)
     low = _change(guard, guard.low).removesuffix(f" {high.rpartition(' ')[2]}")
@@ -79,13 +79,13 @@ def guard_line(guard: GuardResult, arm: str = "the winner", reference: str = "th
 
 
 def _limit(guard: GuardResult) -> str:
-    """Return how far the winner may be from the baseline: ``+5 %``, ``−0.02``."""
+    """Return how far the winner may differ from the baseline: ``+5 %``, ``−0.02``."""
     scale, unit = (100.0, " %") if guard.text.endswith("%") else (1.0, "")
     return f"{'+' if guard.side == 'most' else '−'}{guard.margin * scale:.4g}{unit}"
 
 
 def _change(guard: GuardResult, value: float | None) -> str:
-    """Return a change beside the baseline: in percent where the guard is, else in its unit."""
+    """Return a change from the baseline: in percent if the guard is in percent, else in its unit."""
     if value is None:
         return "–"
     if math.isinf(value):

@@ -1,4 +1,4 @@
-"""What the heads of the winner and of the baseline specialise in, in plain words and as plain data."""
+"""Specialisations of the heads of the winner and of the baseline, as text and as plain data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 _MAX_NAMED_HEADS = 6
 _MAX_HEAD_MAPS = 4
 SHADES = " ░▒▓█"
-"""From no weight to the greatest weight of a head, in equal steps."""
+"""Shades from no weight to the largest weight of a head, in equal steps."""
 _ROLE_BY_ARM = {"search": "winner", "baseline": "baseline"}
 
 
 def head_runs(result: StudyData) -> dict[str, TicketRow]:
-    """Return the runs whose heads were looked at, ``winner`` and ``baseline``, as far as there are such.
+    """Return the runs with observed heads by ``winner`` and ``baseline``; missing ones are left out.
 
-    They are of the first pair of confirming runs that the verdict rests on, and share their seed.
+    They belong to the first pair of confirming runs of the verdict, and share their seed.
     """
     of_round = result.round if result.verdict is None else result.verdict.round
     runs_by_name: dict[str, TicketRow] = {}
@@ -35,20 +35,20 @@ def head_runs(result: StudyData) -> dict[str, TicketRow]:
 
 
 def named_heads(maps: dict[str, Any], moment: str = "end") -> list[dict[str, Any]]:
-    """Return the heads that are named by what they do at a moment, the clearest first."""
+    """Return the heads that are named at a moment, the clearest first."""
     measures = maps["moments"].get(moment, {}).get("measures", [])
     return sorted(measures, key=lambda measure: (-measure["score"], measure["layer"], measure["head"]))
 
 
 def named_runs(result: StudyData) -> Iterator[tuple[str, TicketRow, dict[str, Any]]]:
-    """Yield what people call them, the runs whose heads were looked at, and what those attend to."""
+    """Yield the name for people, the run, and the maps of each run with observed heads."""
     for role, run in head_runs(result).items():
         name = "the winner" if role == "winner" else baseline_name(result.spec)
         yield name, run, result.maps[run.id]
 
 
 def head_lines(result: StudyData) -> list[str]:
-    """Return what the heads do at the end of training; nothing where none was looked at."""
+    """Return the specialisations of the heads at the end of training; empty if none was observed."""
     return [
         f"heads of {name} at the end of {run.name}: {heads_text(maps)}."
         for name, run, maps in named_runs(result)
@@ -56,7 +56,7 @@ def head_lines(result: StudyData) -> list[str]:
 
 
 def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
-    """Return which heads do something that has a name, as ``layer 0 head 1 previous token (0.93)``."""
+    """Return the named heads as text, such as ``layer 0 head 1 previous token (0.93)``."""
     measures = named_heads(maps, moment)
     texts = [
         f"layer {measure['layer']} head {measure['head']} {measure_text(measure)}"
@@ -67,12 +67,12 @@ def heads_text(maps: dict[str, Any], moment: str = "end") -> str:
 
 
 def measure_text(measure: dict[str, Any]) -> str:
-    """Return what a head does and how clearly: 1 is all of its attention, 0 what uniform attention gives."""
+    """Return the name and the score of a measure: 1 is all of the attention, 0 uniform attention."""
     return f"{measure['measure'].replace('_', ' ')} ({measure['score']:.2g})"
 
 
 def heads_json(result: StudyData) -> dict[str, Any] | None:
-    """Return the named heads at each moment as plain data, without maps; None where none was looked at."""
+    """Return the named heads at each moment as plain data, without maps; None if none was observed."""
     runs = head_runs(result)
     if not runs:
         return None
@@ -90,7 +90,7 @@ def heads_json(result: StudyData) -> dict[str, Any] | None:
 
 
 def map_lines(result: StudyData) -> list[str]:
-    """Return what heads attend to at the end of training as shades of text, the named heads first."""
+    """Return maps of the heads at the end of training as shades of text, named heads first."""
     lines = []
     for name, run, maps in named_runs(result):
         lines += _render_head_maps(f"{name}, {run.name}", maps)
@@ -109,7 +109,7 @@ def _render_head_maps(title: str, maps: dict[str, Any]) -> list[str]:
         head_name = f"layer {head['layer']} head {head['head']}"
         suffix = measured.get((head["layer"], head["head"]), "")
         lines += ["", f"{head_name}{suffix} (greatest weight {head['most']:.2g})"]
-        # row by row, 255 at the greatest weight of the head
+        # row by row, 255 is the largest weight of the head
         cells, columns = base64.b64decode(head["cells"]), head["columns"]
         for row in range(head["rows"]):
             line = cells[row * columns : (row + 1) * columns]

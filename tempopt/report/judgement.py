@@ -1,4 +1,4 @@
-"""Judgement, what ``tempopt judge`` says of values that exist: as text and as JSON; computes nothing."""
+"""Judgement, the result of ``tempopt judge``: as text and as JSON; computes nothing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _MAX_SEEDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Judgement:
-    """What values that exist say of each variant against the baseline.
+    """Comparison of existing values of variants with a baseline.
 
     Args:
-        comparison: The baseline, which is ``comparison.reference``, and what is said of each variant.
-        values: Value of each run by variant and seed; None: the run failed.
-        seeds_needed: Seeds with which a new test shows a gain of a variant of the measured size with 80 %
-            chance; None: a difference is shown, no gain was measured, or more seeds may not show it.
-        direction: Which values are better.
+        comparison: The baseline, ``comparison.reference``, and the result of each variant.
+        values: Value of each run by variant and seed; None if the run failed.
+        seeds_needed: Seeds with which a new test shows a true gain of the measured size with probability 80
+            %; None: a difference is shown, no gain was measured, or more seeds may not show it.
+        direction: Whether larger or smaller values are better.
         metric: Name of the values.
-        runs: Runs of a study, of which there are none.
+        runs: Runs of a study; always empty.
     """
 
     comparison: Comparison
@@ -86,7 +86,7 @@ class Judgement:
         }
 
     def __str__(self) -> str:
-        """Return what ``tempopt judge`` prints."""
+        """Return the output of ``tempopt judge``."""
         return "\n".join(render_lines(self.findings))
 
     def __repr__(self) -> str:
@@ -102,7 +102,7 @@ class Judgement:
         return f"{name}: {text} of {seeds}{f', of which {failed} failed' if failed else ''}"
 
     def _more_seeds(self, name: str, test: PairedTest) -> int | None:
-        """Return how many more seeds the needed ones are than the compared ones."""
+        """Return the number of needed seeds beyond the compared ones."""
         needed = self.seeds_needed[name]
         return None if needed is None else max(0, needed - min(test.sample_sizes or (test.n_pairs,)))
 

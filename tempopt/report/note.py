@@ -15,20 +15,20 @@ from tempopt.report.formatting import shorten
 from tempopt.report.study_lines import decision_lines, statements
 from tempopt.report.study_result import StudyResult
 
-# A link that nothing refers to: Markdown shows nothing of it.
+# A link without references, which Markdown does not show.
 _MARK = re.compile(r"\[tempopt\]: # \(([0-9a-f]{16})\)\n\n")
 _SPECIAL = re.compile(f"[{re.escape(string.punctuation)}]")
 _MAX_LINE_LENGTH = 2000
 
 
 def render_note(result: StudyResult) -> str:
-    """Render the note of a study as it stands; the same study has the same note."""
-    text = "\n".join(_parts(result))
+    """Render the note of a study in its present state; the same state gives the same note."""
+    text = "\n".join(_note_parts(result))
     return f"[tempopt]: # ({_digest(text)})\n\n{text}"
 
 
 def belongs_to_tempopt(note: str) -> bool:
-    """Return whether tempopt wrote a note and it was not changed since."""
+    """Return whether tempopt wrote a note that is unchanged since."""
     mark = _MARK.match(note)
     return mark is not None and mark[1] == _digest(note[mark.end() :])
 
@@ -37,7 +37,7 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def _parts(result: StudyResult) -> Iterator[str]:
+def _note_parts(result: StudyResult) -> Iterator[str]:
     title, *decided = decision_lines(result)
     yield f"### What was found\n\n**{escape_markdown(title)}**\n"
     yield from (f"- {escape_markdown(line)}" for line in decided)
@@ -58,13 +58,13 @@ def _parts(result: StudyResult) -> Iterator[str]:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape a text for Markdown and HTML; put it on one line, cut if long."""
+    """Escape a text for Markdown and HTML; make it one line, truncated if long."""
     line = shorten(" ".join(text.split()), _MAX_LINE_LENGTH)
     return _SPECIAL.sub(lambda sign: f"\\{sign[0]}", line)
 
 
 def _code(text: str) -> str:
-    """Return a text as code within a line, between more backticks than it has in a row."""
+    """Return a text as inline code, between more backticks than it has in a row."""
     line = " ".join(text.split())
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", line)), default=0))
     pad = " " if "`" in line else ""

@@ -36,12 +36,12 @@ HEAD = "What to do: "
 
 
 def recommendation_text(result: StudyData, storage: str = "", *, as_code: bool = True) -> str:
-    """Return what to do and why, for a study that has a verdict.
+    """Return the recommendation and its reason, for a study that has a verdict.
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`, for the commands; empty: they have none.
-        as_code: Whether to name the command that gives it as code.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
+        as_code: Whether to name the command that exports it as code.
     """
     verdict = result.deciding_verdict
     assert verdict is not None
@@ -65,16 +65,16 @@ def use_text(spec: StudySpec, verdict: Verdict) -> str:
         return f"{baseline}, as now{untested_text(spec, advice)}"
     if advice.action_without_training == "inference_only":
         return f"{baseline}{untested_text(spec, advice)}{plan_phrase}"
-    return f"{temperature_text(advice.parameters)}{plan_phrase}"
+    return f"{temperature_text(advice.params)}{plan_phrase}"
 
 
 def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
     """Yield what is to be known beside what a verdict recommends, most important first."""
-    advice, total, baseline = verdict.recommendation, verdict.total, baseline_name(result.spec)
+    advice, total, baseline = verdict.recommendation, verdict.primary, baseline_name(result.spec)
     assert advice is not None and result.verdict is not None
     if verdict is not result.verdict:
-        latest = result.verdict.looks
-        yield f"this is what verdict {verdict.looks} recommends; verdict {latest} takes nothing back"
+        latest = result.verdict.verdict_number
+        yield f"this is what verdict {verdict.verdict_number} recommends; verdict {latest} takes nothing back"
     if total.significant and not verdict.guards_kept:
         yield f"the winner gains, but {not_kept(verdict.guards)}"
     if verdict.is_more_stable and verdict.failures is not None:
@@ -98,7 +98,7 @@ def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
         elif advice.excluded is not None:
             upper_bound = limit(advice.excluded, total.paired)
             yield f"a gain above {upper_bound} is excluded ({confidence(total.paired)})"
-    if verdict.untrained and not total.significant:
+    if verdict.has_reference_diverged and not total.significant:
         yield f"let {baseline} train to its end (a smaller learning rate, clipped gradients) and search again"
     yield from _next_steps(result, verdict, advice, storage)
     if total.is_skewed:
@@ -115,7 +115,7 @@ def _beside_constants(verdict: Verdict) -> Iterator[str]:
     best = (verdict.constant_params, verdict.over_constant)
     twin = (verdict.constant_twin_params, verdict.over_constant_twin)
     constants = [(params, answer) for params, answer in (best, twin) if params is not None and answer]
-    is_replaced = advice.parameters != verdict.params
+    is_replaced = advice.params != verdict.params
     if constants and advice.action_without_training != "train_at_constant":
         # the one over which the winner's gain is least shown
         params, answer = max(constants, key=lambda pair: pair[1].paired.p_value)
@@ -136,7 +136,7 @@ def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, sto
         assert inference is not None and inference.winner is not None
         yield f"the temperature at inference gains another {format_gain(inference.winner.answer)}"
     for option in advice.passed_over:
-        change = f"training with {temperature_text(option.parameters)}"
+        change = f"training with {temperature_text(option.params)}"
         if option.plan_name is not None:
             change = f"evaluating at {plan_text(option.plan_name)}"
         yield f"{change} gains as well, but {not_kept(option.blocking_guards)}"
@@ -161,15 +161,15 @@ def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, sto
 def widen_command(
     name: str, widen: tuple[Widening, ...], storage: str = "", *, can_learn: bool = True
 ) -> str:
-    """Return the command that searches wider ranges in a new study, with SPEC for the file of the spec.
+    """Return the command that searches wider ranges in a new study; SPEC stands for the file of the spec.
 
     Args:
         name: The study that searched the ranges.
         widen: The ranges.
-        storage: Option that leads to its database, ` --storage URL`; empty: none is needed.
+        storage: Option for its database, `` --storage URL``; empty for none.
         can_learn: Whether the sampler can learn from the study (``warm_start``).
     """
-    # the end alone, so that log, step, baseline and when: stay
+    # only the end, so that log, step, baseline and when: stay
     ends = (
         f"low={widening.to_low:g}" if widening.to_low < widening.low else f"high={widening.to_high:g}"
         for widening in widen
@@ -183,13 +183,13 @@ def widen_command(
 def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict[str, dict[str, Any]]:
     """Return ``value`` and ``spec`` value of each ordinary parameter that was tuned at τ = 1, by name.
 
-    No run compares them; None: the spec leaves the parameter at its default. Empty where the temperatures of
-    the training are to be changed, too: then ordinary parameters are part of what was compared.
+    No run compares them; ``spec`` is None if the spec leaves the parameter at its default. Empty if the
+    temperatures of training are changed too: then ordinary parameters are part of the comparison.
     """
     if recommendation.action_without_training not in ("change_nothing", "inference_only"):
         return {}
     parameters: dict[str, dict[str, Any]] = {}
-    for name, value in recommendation.parameters.items():
+    for name, value in recommendation.params.items():
         spec_value = value_in_spec(spec, name)
         spec_value = NEUTRAL.get(name) if spec_value is ABSENT else spec_value
         if name not in CREDITED and spec_value != value:
@@ -198,7 +198,7 @@ def untested_parameters(spec: StudySpec, recommendation: Recommendation) -> dict
 
 
 def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
-    """Return :func:`untested_parameters` as the end of a sentence on training; empty without any."""
+    """Return :func:`untested_parameters` as the end of a sentence on training; empty if there are none."""
     texts = []
     for name, values in untested_parameters(spec, recommendation).items():
         value, spec_value = (parameters_text({name: value}).partition("=")[2] for value in values.values())

@@ -1,4 +1,4 @@
-"""StudyData: the facts of a study as it stands, assembled from its rows; renderers read it."""
+"""StudyData: the facts of a study in its present state, from its rows; renderers read it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tempopt.verdict.statistics.paired_tests import Direction
 from tempopt.verdict.verdict import Verdict, find_valid_earlier_verdict
 
 Curve = tuple[tuple[int, float], ...]
-"""What a run measured over its training: optimizer step and value, by step."""
+"""Values of a run over its training: optimizer step and value, by step."""
 
 
 class ComparedData(Protocol):
-    """What the words of a comparison are made of: a study, or values that were given."""
+    """Data for the text of a comparison: a study, or given values."""
 
     @property
     def comparison(self) -> Comparison | None: ...
@@ -35,12 +35,12 @@ class ComparedData(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCounts:
-    """How far the tickets of one kind are.
+    """Progress of the tickets of one kind.
 
     Args:
-        requested: Tickets asked for; None while it is not known which candidates there will be.
-        failed: Of which every attempt was lost.
-        withdrawn: Asked for, and not begun because the study was stopped.
+        requested: Number of requested tickets; None while the candidates are unknown.
+        failed: Number of tickets all of whose attempts were lost.
+        withdrawn: Number of requested tickets that were not started because the study was stopped.
     """
 
     requested: int | None
@@ -71,13 +71,13 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What the runs took.
+    """Cost of the runs.
 
     Args:
         train_seconds: Training seconds of all runs, all attempts.
-        checkpoint_seconds: Part of the training seconds that went into writing checkpoints.
-        gpu_seconds: Seconds of cards, a share of one counting as that share; None if no run was on a card.
-        peak_memory: Most bytes that a run had allocated on one card; None if none was on a card.
+        checkpoint_seconds: Part of the training seconds spent writing checkpoints.
+        gpu_seconds: GPU seconds, a share of a GPU counting as that share; None if no run used a GPU.
+        peak_memory: Peak of allocated bytes of a run on one GPU; None if no run used a GPU.
     """
 
     train_seconds: float
@@ -88,32 +88,32 @@ class Cost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyData:
-    """The facts of one study as it stands.
+    """The facts of one study in its present state.
 
     Args:
-        spec: What was asked.
-        state: ``done``; else ``running`` if an agent is at work on it, ``paused`` if none is.
-        agents: Number of agents at work: those whose runs have shown progress lately.
+        spec: The spec of the study.
+        state: ``done``; otherwise ``running`` if an agent works on it, or ``paused``.
+        agents: Number of working agents: those whose runs have recently made progress.
         tickets: Progress by kind.
-        trials: Search tickets by ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
+        trials: Number of search tickets ``complete``, ``pruned``, ``diverged``, ``failed`` and ``running``.
         baseline: The arm ``baseline`` during the search; None before its first complete run.
-        best: Best complete search trial in the search space of now; None before the first.
-        winner: Parameters that the verdict is about, or without one those that choosing has settled on.
-        verdict: The four answers of the last round that was confirmed; None before the first was.
-        earlier_verdicts: Those of the rounds before, oldest first.
-        cost: What it took so far.
-        round: The round that is being worked on, or was last; above the verdict's while it is not confirmed.
-        lost: Tickets of which attempts were lost, those first that have failed for good.
-        alone: Tickets that needed a card to themselves, having run out of its memory beside others.
-        created: When the study was begun, in UTC.
-        runs: Every ticket in the order of work.
-        curves: Ticket id to the validations during training; empty unless measurements were loaded.
-        maps: Ticket id to what the heads of its attention attend to
-            (:mod:`tempopt.training.attention_maps`), of the first pair of confirming runs.
-        measured: Ticket id to what else was measured, by name (``test``, ``test:constant=0.5``,
-            ``entropy/0/1`` for layer and head); empty unless measurements were loaded.
-        earlier: What the study keeps of earlier ones; empty unless measurements were loaded.
-        comparison: Of a study that compares given parameter sets what it found, once it is over; else None.
+        best: Best complete search trial in the present search space; None before the first.
+        winner: Parameters of the verdict, or without one those chosen on the choosing seeds.
+        verdict: Verdict of the last confirmed round; None before the first.
+        earlier_verdicts: Verdicts of earlier rounds, oldest first.
+        cost: Cost so far.
+        round: The present round, or the last one; above the verdict's while it is not confirmed.
+        lost: Tickets with lost attempts, permanently failed ones first.
+        alone: Tickets that needed a whole GPU, since memory was exhausted on a shared one.
+        created: When the study was created, in UTC.
+        runs: All tickets, in the order of work.
+        curves: Ticket id to the validations during training; empty unless measurements are loaded.
+        maps: Ticket id to the maps of its attention (:mod:`tempopt.training.attention_maps`), of the first
+            pair of confirming runs.
+        measured: Ticket id to other measurements by name (``test``, ``test:constant=0.5``, ``entropy/0/1``
+            for layer and head); empty unless measurements are loaded.
+        earlier: Warm-start runs of earlier studies; empty unless measurements are loaded.
+        comparison: Result of a study that compares parameter sets, once it is complete; else None.
     """
 
     spec: StudySpec
@@ -150,12 +150,12 @@ class StudyData:
 
     @property
     def direction(self) -> Direction:
-        """Which values of the metric are better."""
+        """Whether larger or smaller values of the metric are better."""
         return self.spec.study.direction
 
     @property
     def valid_earlier_verdict(self) -> Verdict | None:
-        """The earlier verdict whose recommendation stays valid, where the latest changes nothing."""
+        """The earlier verdict whose recommendation is still valid, if the latest changes nothing."""
         return (
             None if self.verdict is None else find_valid_earlier_verdict(self.verdict, self.earlier_verdicts)
         )
@@ -172,27 +172,27 @@ class StudyData:
 
     @property
     def best_baseline(self) -> BaselineStats | None:
-        """The best baseline run of the search alone, where they are tuned (``other_names``); else None."""
-        best = best_of(of_kind(self.runs, "baseline"), self.direction) if self.spec.other_names else None
+        """The single best baseline run of the search, if these runs are tuned; else None."""
+        best = best_of(of_kind(self.runs, "baseline"), self.direction) if self.spec.ordinary_names else None
         return None if best is None else BaselineStats(mean=best.value, sd=None, n=1)
 
     @property
     def num_ended(self) -> int:
-        """Number of runs that ended, well or not."""
+        """Number of ended runs, failed ones included."""
         return sum(count.done + count.failed for count in self.tickets.values())
 
     def has_trial(self, parameters: Mapping[str, Any]) -> bool:
-        """Return whether a run of the search has trained with these parameters."""
+        """Return whether a search run was trained with these parameters."""
         kinds = ("baseline", "constant", "search")
         trials = (run.parameters for run in self.runs if run.kind in kinds and run.parameters is not None)
         return training_key(parameters) in map(training_key, trials)
 
     @property
     def plan(self) -> tuple[str, dict[str, Any] | None]:
-        """What plots show, and its parameters: what is recommended, else the winner or the best trial."""
+        """Role and parameters of the plan in plots: recommended, else the winner or the best trial."""
         advice = self.recommendation
         if advice is not None and advice.action_without_training not in ("change_nothing", "inference_only"):
-            return "recommended", advice.parameters
+            return "recommended", advice.params
         if self.winner is not None:
             return "winner", self.winner
         return "best trial", None if self.best is None else self.best.params

@@ -103,7 +103,7 @@ def glossary(result: StudyData) -> list[str]:
     if result.verdict is None:
         return sentences
     advice = result.recommendation
-    param_sets = [result.verdict.params, *((advice.parameters, advice.at_inference or {}) if advice else ())]
+    param_sets = [result.verdict.params, *((advice.params, advice.at_inference or {}) if advice else ())]
     if any(params.get("length_scaling", "none") != "none" for params in param_sets):
         sentences.append(
             "Length scaling changes 1/τ with n, the number of keys that a query sees; log_n multiplies it by "

@@ -1,6 +1,6 @@
-"""StudyResult, the read side of a study: everything that is shown of it, assembled from its rows.
+"""StudyResult, the read side of a study, from its rows.
 
-Works at every stage of a study; what is not known yet is None. Writes nothing and asks Optuna nothing.
+Available at every stage of a study; unknown values are None. Writes nothing and does not query Optuna.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tempopt.storage.run_code import run_codes_json
 from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind
 from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
-from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.run_evaluations import INFERENCE_ARMS
 from tempopt.verdict.set_comparison import evaluate_comparison
 from tempopt.verdict.verdict import compute_verdict, earlier_verdicts
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tempopt.storage.store import Store
 
 _REPORT = "report"
-# What a person asks of a run; the rest of a ticket is how it is looked after.
+# columns that are of interest to a person; the others of a ticket concern operation
 _COLUMNS = (
     *("name", "kind", "arm", "number", "round", "candidate", "pair", "seed"),
     *("state", "outcome", "value"),
@@ -55,10 +55,10 @@ _ONE_RUN = ("id", "name", "kind", "arm", "number")
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StudyResult(StudyData):
-    """One study as it stands, with its renderings; see :class:`.StudyData` for the fields."""
+    """One study in its present state, with its renderings; see :class:`.StudyData` for the fields."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented data of ``tempopt show --json``; what is not known yet is null."""
+        """Return the documented data of ``tempopt show --json``; unknown values are null."""
         decision = decide(self) if self.comparison is None else decide_comparison(self)
         return {
             "study": self.name,
@@ -83,11 +83,11 @@ class StudyResult(StudyData):
         }
 
     def export(self, path: str | Path | None = None, *, winner: bool = False, format: Format = "yaml") -> str:
-        """Return what the verdict recommends as text, as ``tempopt export`` writes it.
+        """Return the recommended configuration as text, as written by ``tempopt export``.
 
         Args:
-            path: File to write it to as well, in place of one that is there; None: no file.
-            winner: Whether to take the winner of the search, whatever is recommended.
+            path: File to write as well, which is replaced if it exists; None for no file.
+            winner: Whether to export the winner of the search regardless of the recommendation.
             format: ``yaml`` for LightningCLI, or ``python`` for a script.
 
         Raises:
@@ -100,7 +100,7 @@ class StudyResult(StudyData):
         return text
 
     def runs_frame(self) -> DataFrame:
-        """Return a pandas frame with a row for each ticket; its parameters are columns named ``param.…``."""
+        """Return a pandas frame with a row per ticket; its parameters are columns named ``param.…``."""
         names = sorted({name for run in self.runs for name in run.parameters or {}})
         rows = [
             [getattr(run, name) for name in _COLUMNS] + [(run.parameters or {}).get(name) for name in names]
@@ -111,13 +111,13 @@ class StudyResult(StudyData):
 
     def curves_frame(self) -> DataFrame:
         """Return a pandas frame of the validations during training: run, kind, arm, number, step, value."""
-        rows = [(*_run(run), *point) for run in self.runs for point in self.curves.get(run.id, ())]
+        rows = [(*_run_cells(run), *point) for run in self.runs for point in self.curves.get(run.id, ())]
         return _data_frame(rows, [*_ONE_RUN, "step", "value"])
 
     def measurements_frame(self) -> DataFrame:
-        """Return a pandas frame of what else was measured: as the curves, with the measurement's name."""
+        """Return a pandas frame of other measurements: as the curves, with the measurement's name."""
         rows = [
-            (*_run(run), name, *point)
+            (*_run_cells(run), name, *point)
             for run in self.runs
             for name, points in self.measured.get(run.id, {}).items()
             for point in points
@@ -125,11 +125,11 @@ class StudyResult(StudyData):
         return _data_frame(rows, [*_ONE_RUN, "measurement", "step", "value"])
 
     def __str__(self) -> str:
-        """Return what the study decides, as ``tempopt show`` prints it."""
+        """Return the decision of the study, as printed by ``tempopt show``."""
         return "\n".join(screen_lines(self))
 
     def __repr__(self) -> str:
-        """Return what the study is called, how far it is, and the first line of the verdict."""
+        """Return name, progress and the first line of the verdict."""
         headline, *_ = str(self).splitlines()
         return f"StudyResult(name={self.name!r}, state={self.state!r}, headline={headline!r})"
 
@@ -142,11 +142,11 @@ class StudyResult(StudyData):
 
 
 def _escape_html(text: str) -> str:
-    # a notebook takes what stands between two dollars for a formula
+    # a notebook treats text between two dollars as a formula
     return html.escape(text).replace("$", "&#36;")
 
 
-def _run(run: TicketRow) -> tuple[Any, ...]:
+def _run_cells(run: TicketRow) -> tuple[Any, ...]:
     return tuple(getattr(run, name) for name in _ONE_RUN)
 
 
@@ -161,13 +161,13 @@ def _data_frame(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> DataFr
 
 
 def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyResult:
-    """Return the study of that name as it stands.
+    """Return the study of that name in its present state.
 
     Args:
-        store: Where it is.
-        name: Its name.
-        needs_measurements: Whether everything that its runs measured is read, too, which takes a while for
-            a large study.
+        store: The store of the study.
+        name: Name of the study.
+        needs_measurements: Whether to load all measurements of its runs as well, which takes long for a large
+            study.
 
     Raises:
         StudyNotFound: No study of that name is in the store.
@@ -188,7 +188,7 @@ def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyR
         or (ticket.kind == "ablation" and LEARNED_ARM in arms_of(ticket))
         or (guarded and ticket.kind in ("confirm", "ablation"))
     ]
-    # the entropies of these runs are many, and no verdict follows from them
+    # these runs have many entropies, which no verdict uses
     prefixes = ("validate", "test", LEARNED_CURVE, CONTROLLED_CURVE)
     return assemble(row, tickets, store.measurements(row.id, ticket_ids, prefixes=prefixes), maps=maps)
 
@@ -201,20 +201,20 @@ def assemble(
     needs_measurements: bool = False,
     maps: Mapping[int, Any] | None = None,
 ) -> StudyResult:
-    """Return the study as its rows tell it.
+    """Return the study from its rows.
 
     Args:
         row: The study.
         tickets: All of its tickets.
-        measurements: Those of the confirm tickets of winner, baseline and twin and of timing tickets, at
-            least, by step; with guards those of all confirm and ablation tickets.
+        measurements: Measurements of at least the confirm tickets of winner, baseline and twin and of timing
+            tickets, by step; with guards those of all confirm and ablation tickets.
         needs_measurements: Whether the measurements are part of the result.
-        maps: Ticket id to what the heads attend to, of the runs that were looked at.
+        maps: Ticket id to the maps of attention, of the observed runs.
     """
     measurements = list(measurements)
-    curves, measured = _by_run(measurements) if needs_measurements else ({}, {})
+    curves, measured = _group_by_run(measurements) if needs_measurements else ({}, {})
     spec = StudySpec.from_json(row.spec)
-    concludes = spec.about_temperature
+    concludes = spec.is_about_temperature
     verdict = compute_verdict(tickets, measurements, spec) if concludes else None
     agents = active_agents(tickets)
     lost = [ticket for ticket in tickets if ticket.failures or ticket.state == "failed"]
@@ -222,15 +222,15 @@ def assemble(
         spec=spec,
         state=display_state(row.state, len(agents)),
         agents=len(agents),
-        tickets={kind: _count(tickets, kind, row.state == "done", spec) for kind in KINDS},
-        trials=_trials(of_kind(tickets, "search")),
-        baseline=_baseline(of_kind(tickets, "baseline")),
+        tickets={kind: _count_runs(tickets, kind, row.state == "done", spec) for kind in KINDS},
+        trials=_count_trials(of_kind(tickets, "search")),
+        baseline=_baseline_stats(of_kind(tickets, "baseline")),
         best=best_of(of_kind(tickets, "search"), spec.study.direction),
-        winner=verdict.params if verdict else winner_of(tickets, spec) if concludes else None,
+        winner=verdict.params if verdict else find_winner(tickets, spec) if concludes else None,
         verdict=verdict,
         earlier_verdicts=earlier_verdicts(tickets, measurements, spec, verdict) if verdict else (),
         comparison=evaluate_comparison(tickets, spec, measurements) if spec.compare is not None else None,
-        cost=_cost(tickets),
+        cost=_total_cost(tickets),
         round=current_round(tickets),
         lost=sorted(lost, key=lambda ticket: ticket.state != "failed"),
         alone=[ticket for ticket in tickets if ticket.alone],
@@ -242,7 +242,7 @@ def assemble(
     )
 
 
-def _by_run(
+def _group_by_run(
     measurements: Iterable[Measurement],
 ) -> tuple[dict[int, Curve], dict[int, dict[str, Curve]]]:
     points: dict[int, dict[str, list[tuple[int, float]]]] = {}
@@ -256,7 +256,7 @@ def _by_run(
     return curves, {ticket: of_run for ticket, of_run in measured.items() if of_run}
 
 
-def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> RunCounts:
+def _count_runs(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudySpec) -> RunCounts:
     states = Counter(ticket.state for ticket in tickets if ticket.kind == kind)
     follows = kind not in ("baseline", "constant", "search") and spec.compare is None
     open_ended = follows and not is_done
@@ -270,20 +270,20 @@ def _count(tickets: Sequence[TicketRow], kind: Kind, is_done: bool, spec: StudyS
     )
 
 
-def _trials(search: Sequence[TicketRow]) -> dict[str, int]:
+def _count_trials(search: Sequence[TicketRow]) -> dict[str, int]:
     outcomes = Counter("failed" if t.state == "failed" else t.outcome for t in search if t.state != "waiting")
     num_running = sum(ticket.state == "running" for ticket in search)
     return {name: outcomes[name] for name in get_args(Outcome)} | {"running": num_running}
 
 
-def _baseline(baseline: Sequence[TicketRow]) -> BaselineStats | None:
+def _baseline_stats(baseline: Sequence[TicketRow]) -> BaselineStats | None:
     values = [run.value for run in baseline if is_usable(run) and run.value is not None]
     if not values:
         return None
     return BaselineStats(mean=fmean(values), sd=stdev(values) if len(values) > 1 else None, n=len(values))
 
 
-def _cost(tickets: Iterable[TicketRow]) -> Cost:
+def _total_cost(tickets: Iterable[TicketRow]) -> Cost:
     tickets = list(tickets)
     return Cost(
         train_seconds=sum(ticket.seconds for ticket in tickets),

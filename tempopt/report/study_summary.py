@@ -1,4 +1,4 @@
-"""What a study has found as a few values, for lists, the REST and the tools of MCP."""
+"""The result of a study as a few values, for lists, the REST API and the tools of MCP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tempopt.storage.rows import TICKET_STATES, StudySummary
 
 AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
 """``gain_shown``: the confirmation shows a gain, and guards are kept; ``not_shown``: it does not;
-``none_yet``: it is not over; ``no_verdict``: it is over and nothing could be compared."""
+``none_yet``: it is not complete; ``no_verdict``: it is complete and nothing could be compared.
+"""
 
 
 def summary_json(summary: StudySummary) -> dict[str, Any]:
@@ -32,7 +33,7 @@ def summary_json(summary: StudySummary) -> dict[str, Any]:
 
 
 def verdict_json(result: StudyResult) -> dict[str, Any]:
-    """Return what a study has found as plain data, with the parts of ``tempopt show --json`` on it."""
+    """Return the result of a study as plain data, with the corresponding parts of ``tempopt show --json``."""
     data, findings, decision = result.to_json(), find(result), decide(result)
     recommendation = (data["verdict"] or {}).get("recommendation") or {}
     params = recommendation.get("params")
@@ -53,14 +54,14 @@ def verdict_json(result: StudyResult) -> dict[str, Any]:
 
 
 def unproven_claims(result: StudyResult) -> list[str]:
-    """Return the statements on what is asked of a study and not shown, with their intervals.
+    """Return the statements that a study was to show and did not, with their intervals.
 
-    An empty list says that everything that was asked is shown. A study without a verdict has shown nothing.
+    An empty list means that all of them are shown. A study without a verdict has shown nothing.
     """
     decision, *others = find(result)
     claims = [] if decision.state == "shown" else [decision.text]
     for finding in others:
-        # of each two sets a loss of the one is a gain of the other
+        # with every two sets, a loss of one is a gain of the other
         is_open = finding.state == "not_shown" or (finding.state == "worse" and finding.kind != "pair")
         is_decision = finding.answer is not None and finding.answer == decision.answer
         if is_open and not is_decision:
@@ -69,14 +70,14 @@ def unproven_claims(result: StudyResult) -> list[str]:
 
 
 def answer_kind(result: StudyResult) -> AnswerKind:
-    """Return what was found: a gain counts only where every guard is kept."""
+    """Return the kind of result: a gain counts only if every guard is kept."""
     is_shown: bool | None = None
     if (comparison := result.comparison) is not None and any(v.answer for v in comparison.variants):
         is_shown = comparison.outcome == "better"
     elif result.verdict is not None:
         advice = result.recommendation
         is_inference_only = advice is not None and advice.action_without_training == "inference_only"
-        is_shown = is_inference_only or (result.verdict.total.significant and result.verdict.guards_kept)
+        is_shown = is_inference_only or (result.verdict.primary.significant and result.verdict.guards_kept)
     if is_shown is None:
         return "no_verdict" if result.state == "done" else "none_yet"
     return "gain_shown" if is_shown else "not_shown"

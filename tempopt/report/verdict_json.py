@@ -34,41 +34,42 @@ def verdict_json(result: StudyData) -> dict[str, Any]:
     inference, learned, simplest = verdict.inference_only, verdict.learned, verdict.simplest
     return {
         "recommendation": verdict.recommendation and _recommendation_json(result, verdict.recommendation),
-        **_answer_json(verdict.total),
-        **_fields(verdict.total.paired, "confidence", "n_pairs"),
-        **_fields(verdict, "params", "confirmed_on", "round", "looks", "alpha"),
-        "over_baseline": _plain(verdict.over_baseline),
+        **_answer_json(verdict.primary),
+        **_select_fields(verdict.primary.paired, "confidence", "n_pairs"),
+        **_select_fields(verdict, "params", "confirmed_on", "round"),
+        "looks": verdict.verdict_number,
+        "alpha": verdict.alpha,
+        "over_baseline": _to_json_value(verdict.over_baseline),
         "baseline_params": verdict.baseline_params,
-        "over_twin": _plain(verdict.over_twin),
+        "over_twin": _to_json_value(verdict.over_twin),
         "twin_params": verdict.twin_params,
-        **_fields(verdict, *_CONSTANTS, "constant_params", "constant_twin_params"),
+        **_select_fields(verdict, *_CONSTANTS, "constant_params", "constant_twin_params"),
         "inference_only": inference
         and {
             **_tuned_json(inference.baseline),
-            **_fields(inference, "share", "twin", "winner", "difference"),
+            **_select_fields(inference, "share", "twin", "winner", "difference"),
         },
         "learned": learned
         and {
             **_answer_json(learned.answer),
-            "share": _plain(learned.share),
-            "winner_over_it": _plain(learned.winner_over_it),
-            **_fields(learned, "params", "lr_ratio"),
+            "share": _to_json_value(learned.share),
+            "winner_over_it": _to_json_value(learned.winner_over_it),
+            **_select_fields(learned, "params", "lr_ratio"),
             "at_end": _ends_json(learned.ends),
         },
         "controlled_at_end": _ends_json(verdict.controlled),
         "not_learned": result.spec.study.not_learned,
         "parts": [
-            {"name": part.name, "params": part.parameters, **_answer_json(part.answer)}
-            for part in verdict.parts
+            {"name": part.name, "params": part.params, **_answer_json(part.answer)} for part in verdict.parts
         ],
         "simplest": simplest
         and {
             "parts": simplest.parts,
-            "params": simplest.parameters,
+            "params": simplest.params,
             "holds": simplest.holds,
-            "over_baseline": _plain(simplest.gain),
-            "lost": _plain(simplest.lost),
-            "kept": _plain(simplest.keep_share_test),
+            "over_baseline": _to_json_value(simplest.gain),
+            "lost": _to_json_value(simplest.lost),
+            "kept": _to_json_value(simplest.keep_share_test),
         },
         "failures": verdict.failures and asdict(verdict.failures),
         "guards": [_guard_json(guard) for guard in verdict.guards],
@@ -77,21 +78,21 @@ def verdict_json(result: StudyData) -> dict[str, Any]:
 
 
 def earlier_json(result: StudyData, verdict: Verdict) -> dict[str, Any]:
-    """Return an earlier verdict of a study: what it showed, and what it recommended."""
+    """Return the result and the recommendation of an earlier verdict of a study."""
     recommendation = verdict.recommendation
     assert recommendation is not None
     return {
-        "verdict": verdict.looks,
-        **_fields(verdict, "round", "alpha"),
-        **_answer_json(verdict.total),
-        **_fields(verdict.total.paired, "confidence", "n_pairs"),
-        **_fields(verdict, "params", "baseline_params"),
+        "verdict": verdict.verdict_number,
+        **_select_fields(verdict, "round", "alpha"),
+        **_answer_json(verdict.primary),
+        **_select_fields(verdict.primary.paired, "confidence", "n_pairs"),
+        **_select_fields(verdict, "params", "baseline_params"),
         "recommendation": {
             "action": recommendation.action,
             "why": f"use {use_text(result.spec, verdict)}",
             "now": recommendation.action_without_training,
-            "params": recommendation.parameters,
-            **_fields(recommendation, "at_inference", "gain"),
+            "params": recommendation.params,
+            **_select_fields(recommendation, "at_inference", "gain"),
         },
         "stands": verdict == result.valid_earlier_verdict,
     }
@@ -105,7 +106,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "unbeaten": comparison.unbeaten,
         "max_loss": finite(comparison.max_loss),
         "pairs": [
-            _fields(pair, "name", "reference", "winner") | _compared_json(pair.answer)
+            _select_fields(pair, "name", "reference", "winner") | _compared_json(pair.answer)
             for pair in comparison.pairs
         ],
     }
@@ -118,15 +119,17 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "variants": [_variant_json(variant) for variant in comparison.variants],
         "means": dict(comparison.means),
         "all_pairs": all_pairs if comparison.pairs else None,
-        **_fields(comparison, "confirmed_on", "round", "looks", "alpha"),
+        **_select_fields(comparison, "confirmed_on", "round"),
+        "looks": comparison.verdict_number,
+        "alpha": comparison.alpha,
     }
 
 
 def _variant_json(variant: Variant) -> dict[str, Any]:
     return {
-        **_fields(variant, "name", "params"),
+        **_select_fields(variant, "name", "params"),
         "significant": variant.better,
-        **_fields(variant, "worse", "failed", "reference_failed"),
+        **_select_fields(variant, "worse", "failed", "reference_failed"),
         "guards": [_guard_json(guard) for guard in variant.guards],
         "guards_kept": variant.keeps_guards,
         **_compared_json(variant.answer),
@@ -134,19 +137,19 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
 
 
 def _compared_json(answer: PairedResult | None) -> dict[str, Any]:
-    """Return a comparison of two sets; of none that was made, the same keys with nothing."""
+    """Return a comparison of two sets; for None, the same keys with null values."""
     numbers = (*_TEST, "confidence", "n_pairs")
     if answer is None:
         return dict.fromkeys((*numbers, *_COUNTS))
-    return _fields(answer.paired, *numbers) | _fields(answer, *_COUNTS)
+    return _select_fields(answer.paired, *numbers) | _select_fields(answer, *_COUNTS)
 
 
 def _guard_json(guard: GuardResult) -> dict[str, Any]:
     test = guard.answer
     return {
-        **_fields(guard, "name", "text", "state", *_CHANGE),
+        **_select_fields(guard, "name", "text", "state", *_CHANGE),
         "relative_change": guard.relative(guard.change),
-        "headroom": test and _fields(test, *_TEST, "n_pairs", "alpha"),
+        "headroom": test and _select_fields(test, *_TEST, "n_pairs", "alpha"),
     }
 
 
@@ -154,9 +157,9 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
     passed_over = [
         {
             "action": option.action,
-            "params": option.parameters,
+            "params": option.params,
             "at_inference": option.plan_name,
-            "guards": [_fields(guard, "name", "state", "why") for guard in option.blocking_guards],
+            "guards": [_select_fields(guard, "name", "state", "why") for guard in option.blocking_guards],
         }
         for option in recommendation.passed_over
     ]
@@ -164,10 +167,12 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
         "action": recommendation.action,
         "why": recommendation_text(result),
         "now": recommendation.action_without_training,
-        "stays_valid": None if result.valid_earlier_verdict is None else result.valid_earlier_verdict.looks,
-        "params": recommendation.parameters,
-        **_fields(recommendation, "at_inference", "gain"),
-        "winner_over_it": _plain(recommendation.winner_over_it),
+        "stays_valid": None
+        if result.valid_earlier_verdict is None
+        else result.valid_earlier_verdict.verdict_number,
+        "params": recommendation.params,
+        **_select_fields(recommendation, "at_inference", "gain"),
+        "winner_over_it": _to_json_value(recommendation.winner_over_it),
         "min_gain": recommendation.min_gain or None,
         "excluded_above": recommendation.excluded,
         "pairs": recommendation.more_pairs and asdict(recommendation.more_pairs),
@@ -177,7 +182,7 @@ def _recommendation_json(result: StudyData, recommendation: Recommendation) -> d
 
 
 def _answer_json(answer: PairedResult) -> dict[str, Any]:
-    return {**_fields(answer.paired, *_TEST), "significant": answer.significant}
+    return {**_select_fields(answer.paired, *_TEST), "significant": answer.significant}
 
 
 def _tuned_json(tuned: TunedInference) -> dict[str, Any]:
@@ -186,7 +191,7 @@ def _tuned_json(tuned: TunedInference) -> dict[str, Any]:
 
 
 def _plan_sort_key(plan: str) -> tuple[bool, str, str, float]:
-    """Return where a plan of inference stands among others: constants by number, then what is none."""
+    """Return a sort key for plans of inference: constants by number, then others."""
     constant = ConstantPlan.of(plan)
     if constant is None:
         return True, plan, "", 0.0
@@ -197,12 +202,12 @@ def _ends_json(ends: Ends) -> dict[str, dict[str, float]]:
     return {name: {"mean": mean, "low": low, "high": high} for name, (mean, low, high) in ends.items()}
 
 
-def _fields(source: object, *names: str) -> dict[str, Any]:
+def _select_fields(source: object, *names: str) -> dict[str, Any]:
     """Return attributes of an object as plain data, by name."""
-    return {name: _plain(getattr(source, name)) for name in names}
+    return {name: _to_json_value(getattr(source, name)) for name in names}
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Return a value as JSON can hold it."""
     match value:
         case float():
@@ -212,7 +217,7 @@ def _plain(value: Any) -> Any:
         case TunedInference():
             return _tuned_json(value)
         case PairedTest():
-            return _fields(value, *_TEST)
+            return _select_fields(value, *_TEST)
         case Ratio():
-            return _fields(value, "ratio", "low", "high")
+            return _select_fields(value, "ratio", "low", "high")
     return value

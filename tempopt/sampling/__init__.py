@@ -1,1 +1,1 @@
-"""Which parameters a trial tries and when it is pruned. Decides on rows; knows neither store nor agent."""
+"""Choice of the parameters of trials, and pruning. It works on rows, without store and agent."""

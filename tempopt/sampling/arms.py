@@ -1,7 +1,6 @@
-"""The arms that search: what each ticket of theirs is asked to train, and when it is pruned.
+"""Parameters and pruning of baseline, constant and search tickets.
 
-They are the baseline, constants and the search. Joins the space and the history; speaks to no trainer and no
-database.
+Combines search spaces and trial histories; no training and no input or output.
 """
 
 from __future__ import annotations
@@ -19,11 +18,10 @@ from tempopt.sampling.initial_design import initial_params
 from tempopt.sampling.optuna_factories import make_pruner, make_sampler
 from tempopt.seeds import derive, seed_name
 from tempopt.spec.conditions import active_params
-from tempopt.spec.search_space import Arm
-from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MOST_RUNS
+from tempopt.spec.search_space import SamplingArm
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MAX_RUNS
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import (
-    SAMPLED_KINDS,
     SEARCH_KINDS,
     TERMINAL_STATES,
     Measurement,
@@ -36,7 +34,7 @@ from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.temperature import GROUPS, split_name
 
 _DESIGN = ("baseline", "constant")
-"""The arms beside the search whose runs its model learns from."""
+"""First-design arms, whose runs the search model is trained on too."""
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def reports_by_ticket(reports: Iterable[Measurement]) -> dict[int, dict[int, float]]:
-    """Return reports as ticket id to value by optimizer step, in the order of the steps."""
+    """Return reports as ticket id to value by optimizer step, ordered by step."""
     values_by_ticket: dict[int, dict[int, float]] = {}
     for report in sorted(reports, key=lambda report: report.step):
         values_by_ticket.setdefault(report.ticket_id, {})[report.step] = report.value
@@ -57,7 +55,7 @@ def reports_by_ticket(reports: Iterable[Measurement]) -> dict[int, dict[int, flo
 def guard_values_by_ticket(
     measurements: Iterable[Measurement], spec: StudySpec
 ) -> dict[int, dict[str, float]]:
-    """Return what searching runs measured of guarded metrics: ticket id to value by metric."""
+    """Return the guarded metrics that search runs have measured: ticket id to value by metric."""
     metrics, values_by_ticket = spec.study.measured_guards, dict[int, dict[str, float]]()
     for measurement in measurements:
         if measurement.name in metrics:
@@ -68,13 +66,13 @@ def guard_values_by_ticket(
 
 
 class SearchArms:
-    """The arms of one study, with what is known of their tickets.
+    """The searching arms of one study, with the results of their tickets.
 
     Args:
         spec: The study's spec.
-        tickets: The study's tickets as they are in the store, by number.
-        reports: Validation reports as they are in the store, and what was measured of guarded metrics.
-        earlier: What the study has kept of earlier ones.
+        tickets: The study's tickets in the store, by number.
+        reports: Validation reports in the store, and measurements of guarded metrics.
+        earlier: Warm-start runs of earlier studies.
     """
 
     def __init__(
@@ -87,8 +85,8 @@ class SearchArms:
     ) -> None:
         self._spec = spec
         self._spaces: dict[str, dict[str, BaseDistribution]] = {arm: spec.space(arm) for arm in SEARCH_KINDS}
-        self._constants = spec.constants()
-        self._levels = self._spaces["constant"].keys() - set(spec.other_names)
+        self._constant_params = spec.constants()
+        self._level_names = self._spaces["constant"].keys() - set(spec.ordinary_names)
         self._best: TicketRow | None = None
         self._histories = {
             arm: History(
@@ -107,24 +105,24 @@ class SearchArms:
         search_reports = reports_by_ticket(report for report in reports if report.name == "report")
         guards_by_ticket = guard_values_by_ticket(reports, spec)
         for ticket in tickets:
-            if ticket.kind in SAMPLED_KINDS and ticket.sampled and ticket.parameters is None:
+            if ticket.kind in SEARCH_KINDS and ticket.sampled and ticket.parameters is None:
                 self._enqueued_params[ticket.kind, ticket.number] = ticket.sampled
             if ticket.parameters is not None:
                 self.register_asked(ticket)
             if ticket.state in TERMINAL_STATES:
                 self.tell(ticket, search_reports.get(ticket.id, {}), guards_by_ticket.get(ticket.id, {}))
 
-    def _foresees(self, arm: str) -> bool:
+    def _has_surrogate(self, arm: str) -> bool:
         return self._spec.study.sampler.name == KNOWLEDGE_GRADIENT and bool(self._spaces[arm])
 
     def _strategy(self, arm: str) -> KnowledgeGradient:
-        # it loads scipy, for which who only looks at a study should not wait
+        # imported here: commands that only show a study should not load scipy
         from tempopt.sampling.candidate_pool import WarmStartStudy
         from tempopt.sampling.guard_constraints import build_guard_constraints
         from tempopt.sampling.knowledge_gradient import KnowledgeGradient
 
         if arm not in self._strategies:
-            study, arm_name = self._spec.study, cast("Arm", arm)
+            study, arm_name = self._spec.study, cast("SamplingArm", arm)
             features = Features(self._spec, arm_name)
             earlier = [WarmStartStudy(prior_run["runs"], features) for prior_run in self._warm_start_runs]
             self._strategies[arm] = KnowledgeGradient(
@@ -134,7 +132,7 @@ class SearchArms:
                 num_seeds=study.seeds.search,
                 seed=derive(study.seed, seed_name(arm), "pool"),
                 earlier=earlier,
-                guarding=build_guard_constraints(self._spec, self._runs_at_one())
+                guarding=build_guard_constraints(self._spec, self._baseline_runs())
                 if arm == "search" and self._spec.study.weighs_guards
                 else None,
                 list_design=self._list_design if arm == "search" else lambda num_baseline: (),
@@ -142,44 +140,46 @@ class SearchArms:
         return self._strategies[arm]
 
     def _list_design(self, num_baseline: int | None = None) -> list[FrozenTrial]:
-        """Return the runs at the baseline and at constants as the search's model reads them.
+        """Return the runs of the baseline and constant arms with parameters and numbers of the search space.
 
         Args:
-            num_baseline: How many of the baseline's, from the first on; None: all that are over.
+            num_baseline: Number of runs of the baseline, from the first one; None: all that are complete.
         """
         return [
-            self._as_design(arm, trial)
+            self._to_design_trial(arm, trial)
             for arm in _DESIGN
             for trial in self._histories[arm].finished_trials()
             if arm != "baseline" or num_baseline is None or trial.number < num_baseline
         ]
 
-    def _as_design(self, arm: str, trial: FrozenTrial) -> FrozenTrial:
-        """Return a trial of the design as one of the search's model."""
+    def _to_design_trial(self, arm: str, trial: FrozenTrial) -> FrozenTrial:
+        """Return a first-design trial as a trial of the search model."""
         design = copy.copy(trial)
         design.number = self._design_number(arm, trial.number)
-        design.params = self._spec.parameters(cast("Arm", arm), trial.params)
+        design.params = self._spec.parameters(cast("SamplingArm", arm), trial.params)
         return design
 
     def _design_number(self, arm: str, number: int) -> int:
-        """Return a number below those of the search, whose trials share their seeds by turns, too."""
+        """Return a negative number for a first-design trial, with its seed stream."""
         streams = self._spec.study.seeds.search or 1
-        return number - (1 + _DESIGN.index(arm)) * streams * MOST_RUNS
+        return number - (1 + _DESIGN.index(arm)) * streams * MAX_RUNS
 
-    def _retune(self, number: int, seed: int) -> Parameters | None:
-        """Return the parameters of a run that tunes the baseline once the search is over; None: not known."""
+    def _draw_tuned_baseline(self, number: int, seed: int) -> Parameters | None:
+        """Return the parameters of an extra baseline trial by the search model; None without a model."""
         history, search = self._histories["baseline"], self._histories["search"]
         return self._strategy("search").ask_within(
             search.finished_trials(),
-            [self._as_design("baseline", trial) for trial in history.pending(number)],
-            self._sets_within("baseline"),
+            [self._to_design_trial("baseline", trial) for trial in history.pending(number)],
+            self._arm_pool("baseline"),
             number=self._design_number("baseline", number),
             num_baseline=len(history.visible_trials(number)),
             seed=seed,
         )
 
-    def _runs_at_one(self) -> list[tuple[float, Mapping[str, float]]]:
-        """Return the baseline's runs of the first design: all are over before a search trial is begun."""
+    def _baseline_runs(self) -> list[tuple[float, Mapping[str, float]]]:
+        """Return the baseline's runs of the first design, which are complete before the first search trial
+        starts.
+        """
         return [
             self._baseline_results[number]
             for number in sorted(self._baseline_results)
@@ -187,19 +187,19 @@ class SearchArms:
         ]
 
     def constraints(self, guards: Mapping[str, float]) -> dict[str, float]:
-        """Return by how much a run exceeds the limit of each guard; 0 or less keeps it.
+        """Return how far a run exceeds the limit of each guard; 0 or less keeps the guard.
 
         Args:
-            guards: What it measured of guarded metrics, by name.
+            guards: Guarded metrics of the run, by name.
         """
         from tempopt.sampling.guard_constraints import build_guard_constraints
 
-        limits = build_guard_constraints(self._spec, self._runs_at_one())
+        limits = build_guard_constraints(self._spec, self._baseline_runs())
         return {} if limits is None else limits.constraints(guards)
 
     def register_asked(self, ticket: TicketRow) -> None:
-        """Register the parameters of a ticket that any agent has begun."""
-        if ticket.kind not in SAMPLED_KINDS:
+        """Register the parameters of a ticket that any agent has started."""
+        if ticket.kind not in SEARCH_KINDS:
             return
         arm, number = ticket.kind, ticket.number
         self._known_numbers_by_arm[arm].add(number)
@@ -208,7 +208,7 @@ class SearchArms:
         self._histories[arm].register_asked(number, values)
 
     def pending_dependencies(self, ticket: TicketRow) -> list[int]:
-        """Return the tickets before this one that its asking depends on and whose values are not known."""
+        """Return earlier tickets whose parameters must be known before this one is asked, and are not."""
         arm, ticket_number = ticket.kind, ticket.number
         start = max(0, ticket_number - self._spec.study.parallel + 1)
         return [
@@ -216,10 +216,10 @@ class SearchArms:
         ]
 
     def ask(self, ticket: TicketRow) -> dict[str, Any]:
-        """Return the values of the arm's own space for a ticket that has none yet.
+        """Return the values of the arm's space for a ticket that has none yet.
 
-        They depend on the tickets before it that are still in progress. Those that another agent has taken
-        and not yet written are computed here, too; the values are the same.
+        They depend on earlier tickets that are still in progress. The values of tickets that another agent
+        has claimed and not yet written are computed here as well, with the same result.
         """
         arm, ticket_number = ticket.kind, ticket.number
         if ticket.sampled and ticket.parameters is None:
@@ -229,19 +229,24 @@ class SearchArms:
         return self._draw_active_params(arm, ticket_number)
 
     def _draw_active_params(self, arm: str, number: int) -> dict[str, Any]:
-        # what does not count under the other values is no part of what was tried
+        # drop parameters that are inactive under the others
         return active_params(self._spec.search, self._draw_params(arm, number))
 
     def _draw_params(self, arm: str, number: int) -> dict[str, Any]:
         fixed = dict(self._enqueued_params.get((arm, number), {}))
-        if arm == "constant" and not fixed.keys() & self._levels:
-            fixed |= self._constants[number]
+        if arm == "constant" and not fixed.keys() & self._level_names:
+            fixed |= self._constant_params[number]
         if not self._spaces[arm].keys() - fixed.keys():
             return fixed
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
-        # the baseline has to come close to the best at τ = 1, and the study's sampler may be a poor one
-        if arm == "baseline" and number >= self._spec.num_baseline and (values := self._retune(number, seed)):
+        # always tuned with the model: the baseline has to be near the best at τ = 1, and the sampler may be
+        # random
+        if (
+            arm == "baseline"
+            and number >= self._spec.num_baseline
+            and (values := self._draw_tuned_baseline(number, seed))
+        ):
             return values | fixed
         if sampler:
             return history.ask(number, sampler) | fixed
@@ -251,28 +256,28 @@ class SearchArms:
             known_trials, pending, number=number, seed=seed, fixed=fixed
         ) or strategy.warm_start_params(number)
         if not values:
-            values = initial_params(self._spec, cast("Arm", arm), number, seed=self._spec.study.seed)
+            values = initial_params(self._spec, cast("SamplingArm", arm), number, seed=self._spec.study.seed)
         return values | fixed
 
     def expected_improvement(self, ticket: TicketRow) -> tuple[float, float] | None:
-        """Return the improvement of the recommendation to expect of a run like this ticket's, and its noise.
+        """Return the expected improvement of the recommendation by one more run, and the noise of a run.
 
-        From what was known before the first of the tickets in progress with it, so that all agents end a
-        search at the same ticket. None: too little is known, or the sampler is one that does not say.
+        It uses the results before the first of the tickets in progress, so that all agents end a search at
+        the same ticket. None: there are too few results, or the sampler has no model.
         """
         arm, number = ticket.kind, ticket.number
-        if not self._foresees(arm):
+        if not self._has_surrogate(arm):
             return None
-        return self._strategy(arm).prospect(self._histories[arm].visible_trials(number))
+        return self._strategy(arm).expected_improvement(self._histories[arm].visible_trials(number))
 
     def trial(self, sampled: Mapping[str, Any]) -> list[TrialParam]:
-        """Return the parameters of a search ticket as Optuna's tables hold them."""
+        """Return the parameters of a search ticket in the form of Optuna's tables."""
         return trial_params(sampled, self._spaces["search"])
 
     def prune(self, ticket: TicketRow, reports: Mapping[int, float]) -> bool:
-        """Return whether the pruner would end this ticket after these reports."""
-        # runs that differ in nothing but the seed are all wanted, the unlucky ones too
-        if ticket.kind not in SAMPLED_KINDS or not self._spaces[ticket.kind] or not reports:
+        """Return whether the pruner ends this ticket after these reports."""
+        # arms without searched parameters repeat one set: pruning these would bias its mean
+        if ticket.kind not in SEARCH_KINDS or not self._spaces[ticket.kind] or not reports:
             return False
         arm, number = ticket.kind, ticket.number
         history = self._histories[arm]
@@ -282,76 +287,76 @@ class SearchArms:
         return self._strategy(arm).prune(history.visible_trials(number), running_trial)
 
     def recommend(self, arm: str, count: int) -> list[Parameters]:
-        """Return the whole parameter sets of an arm of which one is expected to be best, at most so many.
+        """Return up to ``count`` candidate parameter sets of an arm, best first.
 
-        The best single one first: of the search one that is no baseline, and a constant temperature unless
-        another set is expected to be clearly better. None where too few runs are complete; of all but the
-        baseline none where the study's sampler has no surrogate, either.
+        For the search, the baseline is never a candidate, and a constant is first unless another set is
+        expected to be clearly better. Empty if too few runs are complete, or (except for the baseline) if the
+        sampler has no surrogate.
         """
-        if not self._spaces["search"] or not (arm == "baseline" or self._foresees("search")):
+        if not self._spaces["search"] or not (arm == "baseline" or self._has_surrogate("search")):
             return []
         if arm != "search":
-            best = self._recommend_within(arm)
-            return [] if best is None else [best, *self._recommend_alone(arm)][:count]
+            best = self._recommend_by_search_model(arm)
+            return [] if best is None else [best, *self._recommend_by_arm_model(arm)][:count]
         sampled_sets = self._strategy(arm).recommend(
             self._histories[arm].finished_trials(),
             count=count,
             seed=derive(self._spec.study.seed, seed_name(arm), "named"),
-            constant=self._recommend_within("constant"),
-            accepts=self._is_nameable,
+            constant=self._recommend_by_search_model("constant"),
+            accepts=self._may_recommend,
         )
         return [self._spec.parameters("search", sampled) for sampled in sampled_sets]
 
-    def _is_nameable(self, sampled: Mapping[str, Any]) -> bool:
-        """Return whether a set may be the winner: no baseline, and with levels among their choices."""
+    def _may_recommend(self, sampled: Mapping[str, Any]) -> bool:
+        """Return whether a set may be recommended: not a baseline, and with levels among their choices."""
         for name, distribution in self._spaces["search"].items():
             is_level = split_name(name)[1] in GROUPS["level"]
             if is_level and isinstance(distribution, CategoricalDistribution) and name in sampled:
-                # a constant of the first design may lie between them
+                # a constant of the first design may lie between these
                 if sampled[name] not in distribution.choices:
                     return False
         return not self._spec.is_baseline(self._spec.parameters("search", sampled))
 
-    def _recommend_alone(self, arm: str) -> list[Parameters]:
-        """Return what the runs of an arm name by themselves; none if too few are complete."""
+    def _recommend_by_arm_model(self, arm: str) -> list[Parameters]:
+        """Return the best set by the arm's own model; empty if too few runs are complete."""
         if not self._spaces[arm]:
             return []
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         sets = self._strategy(arm).recommend(self._histories[arm].finished_trials(), count=1, seed=seed)
-        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sets]
+        return [self._spec.parameters(cast("SamplingArm", arm), sampled) for sampled in sets]
 
-    def _recommend_within(self, arm: str) -> Parameters | None:
-        """Return what the search's model expects to be the best baseline or constant; None: not known."""
-        arm_name = cast("Arm", arm)
+    def _recommend_by_search_model(self, arm: str) -> Parameters | None:
+        """Return the best baseline or constant by the search model; None without a model."""
+        arm_name = cast("SamplingArm", arm)
         if arm == "constant" and not self._spec.num_constant:
             return None
         if not self._spaces[arm]:
             return self._spec.parameters(arm_name, {})
         seed = derive(self._spec.study.seed, seed_name(arm), "named")
         known_trials = self._histories["search"].finished_trials()
-        best = self._strategy("search").recommend_within(known_trials, self._sets_within(arm), seed=seed)
+        best = self._strategy("search").recommend_within(known_trials, self._arm_pool(arm), seed=seed)
         return None if best is None else self._spec.parameters(arm_name, best)
 
-    def _sets_within(self, arm: str) -> CandidatePool:
-        """Return the parameter sets of an arm as the search's model describes them."""
+    def _arm_pool(self, arm: str) -> CandidatePool:
+        """Return the parameter sets of an arm with the features of the search model."""
         from tempopt.sampling.candidate_pool import CandidatePool
 
         strategy = self._strategy("search")
         return CandidatePool(
             self._spaces[arm],
-            lambda sampled: strategy.describe(self._spec.parameters(cast("Arm", arm), sampled)),
+            lambda sampled: strategy.describe(self._spec.parameters(cast("SamplingArm", arm), sampled)),
             seed=derive(self._spec.study.seed, seed_name(arm), "within") & 0xFFFFFFFF,
         )
 
     def rank_tried(self, arm: str) -> list[Parameters]:
-        """Return the whole parameter sets that an arm has tried, the best posterior mean first.
+        """Return all parameter sets that an arm has tried, by descending posterior mean.
 
-        None where the study's sampler has no surrogate, or where too few runs are complete.
+        Empty if the study's sampler has no surrogate, or if too few runs are complete.
         """
-        if not self._foresees(arm):
+        if not self._has_surrogate(arm):
             return []
         sampled_sets = self._strategy(arm).rank_tried(self._histories[arm].finished_trials())
-        return [self._spec.parameters(cast("Arm", arm), sampled) for sampled in sampled_sets]
+        return [self._spec.parameters(cast("SamplingArm", arm), sampled) for sampled in sampled_sets]
 
     def tell(
         self,
@@ -364,9 +369,9 @@ class SearchArms:
         Args:
             ticket: The ticket.
             reports: Its reports, step to value.
-            guards: What it measured of guarded metrics, by name.
+            guards: Guarded metrics of the ticket, by name.
         """
-        if ticket.kind not in SAMPLED_KINDS:
+        if ticket.kind not in SEARCH_KINDS:
             return
         if ticket.kind == "baseline" and is_usable(ticket) and ticket.value is not None:
             self._baseline_results[ticket.number] = ticket.value, guards or {}
@@ -375,21 +380,23 @@ class SearchArms:
         state = {"complete": TrialState.COMPLETE, "failed": TrialState.FAIL}.get(
             ticket.outcome or "failed", TrialState.PRUNED
         )
-        # which reports of a lost run are known differs with who saw which of its attempts
+        # agents may know different reports of a lost run, so leave them out
         known_reports = reports if ticket.outcome in ("complete", "pruned") else {}
         self._histories[arm].tell(number, state, ticket.value, known_reports, guards)
-        if is_usable(ticket) and self._better(ticket):
+        if is_usable(ticket) and self._is_better(ticket):
             self._best = ticket
 
-    def _better(self, ticket: TicketRow) -> bool:
+    def _is_better(self, ticket: TicketRow) -> bool:
         if self._best is None:
             return True
         assert ticket.value is not None and self._best.value is not None
         direction = self._spec.study.direction
         mine, best = to_maximize(ticket.value, direction), to_maximize(self._best.value, direction)
-        # of equal values the earlier one, in whatever order they are read
+        # ties: the lower ticket id, independent of read order
         return (mine, -ticket.id) > (best, -self._best.id)
 
     def best(self) -> TicketRow | None:
-        """Return the ticket of the search or its design with the best value so far, None before the first."""
+        """Return the ticket of the search or the first design with the best value so far; None before the
+        first.
+        """
         return self._best

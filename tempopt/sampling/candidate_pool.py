@@ -1,6 +1,6 @@
-"""The parameter sets that an arm considers: from everywhere in its space, and from near the best ones.
+"""Candidate parameter sets of an arm: from its whole space, and from near the best ones.
 
-Of a space that has few of them all are considered. Which of them is trained is decided elsewhere.
+All sets of a small space are candidates. The caller decides which of them is trained.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import numpy as np
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from scipy.stats import qmc
 
-from tempopt.sampling.surrogate import Array, Observations, Surrogate, pull_in_low_outliers, select_batch
+from tempopt.sampling.surrogate import FloatArray, Observations, Surrogate, pull_in_low_outliers, select_batch
 from tempopt.sampling.unit_cube import configurations, from_unit, from_unit_vector, nearest, to_unit
 from tempopt.storage.rows import Parameters
 
-Describe = Callable[[Mapping[str, Any]], Array]
-"""Turns sampled values, or whole parameter sets, into the features of the parameter set that they make."""
+Describe = Callable[[Mapping[str, Any]], FloatArray]
+"""Turns sampled values, or whole parameter sets, into features."""
 
 _FROM_EARLIER = 2
-_EVERYWHERE = 256
-"""Parameter sets that are considered; a space with no more of them is considered whole."""
-_AFFORDABLE = 12
-"""A space with no more parameter sets has each of them trained once before any is repeated."""
+_POOL_SIZE = 256
+"""Number of candidates from the whole space; a space with at most as many sets is listed completely."""
+_MAX_EXHAUSTIVE = 12
+"""In a space with at most as many sets, each is trained once before any is repeated."""
 _CENTRES = 6
 _NEAR = 10
 _WIDTH = 0.1
@@ -34,14 +34,14 @@ _MIN_RELATIVE_SPREAD = 1e-6
 
 
 class WarmStartStudy:
-    """What an earlier study says of the parameter sets of this one.
+    """Predictions of an earlier study for the parameter sets of this one.
 
-    How good it would expect a set to be is a trend that values of this study may follow, by a factor that
-    its surrogate learns with all else: 1 where the two are alike, 0 where they have nothing in common. (As a
-    prior mean, as in Golovin et al. 2017, "Google Vizier", section 3.3, it would have to be unlearnt there.)
+    The predicted value of a set is a trend that values of this study may follow, by a factor that its
+    surrogate learns: 1 if the two are alike, 0 if they have nothing in common. (As a prior mean, as in
+    Golovin et al. 2017, "Google Vizier", section 3.3, a wrong prediction would have to be unlearned.)
 
     Args:
-        runs: Parameters and values of its runs, more being better; at least one.
+        runs: Parameters and values of its runs, larger being better; at least one.
         describe: Turns whole parameter sets into the features of this study.
     """
 
@@ -63,15 +63,15 @@ class WarmStartStudy:
         )
         said_N = self._surrogate.mean(features_ND)
         self._middle, spread = float(said_N.mean()), float(said_N.std())
-        # where its runs differ in nothing that this study knows, what is left of it is rounding
+        # if its runs differ only in parameters unknown to this study, the remaining spread is rounding
         self._factor = 1.0 / spread if spread > _MIN_RELATIVE_SPREAD * float(values_N.std()) else 0.0
 
-    def __call__(self, features_D: Array) -> float:
-        """Return how good a described set is expected to be, in standard deviations of its runs' sets."""
+    def __call__(self, features_D: FloatArray) -> float:
+        """Return the predicted value of a described set, in standard deviations over the sets of its runs."""
         return self._factor * (float(self._surrogate.mean(features_D[None])[0]) - self._middle)
 
-    def best(self, features_MD: Array, *, count: int, rng: np.random.Generator) -> list[int]:
-        """Return the places of the described sets that it would name, the best single one first."""
+    def best(self, features_MD: FloatArray, *, count: int, rng: np.random.Generator) -> list[int]:
+        """Return the indices of the described sets that it would recommend, the best single one first."""
         return select_batch(self._surrogate.posterior(features_MD), count=count, rng=rng)
 
 
@@ -79,10 +79,10 @@ class CandidatePool:
     """Parameter sets that an arm may train or recommend.
 
     Args:
-        space: What the arm samples.
+        space: The search space of the arm.
         describe: Turns sampled values into features.
-        seed: What is drawn once for all trials follows from it.
-        earlier: What earlier studies say; the last features are theirs.
+        seed: Seed of the draws that all trials share.
+        earlier: Earlier studies; the last features are their trends.
     """
 
     def __init__(
@@ -99,23 +99,23 @@ class CandidatePool:
         self._own_end = -len(earlier)
         self._earlier = list(earlier)
 
-    def feature_matrix(self, sets: Iterable[Mapping[str, Any]]) -> Array:
+    def feature_matrix(self, sets: Iterable[Mapping[str, Any]]) -> FloatArray:
         """Return the features of parameter sets, shape (M, D)."""
         return np.array([self._describe(parameters) for parameters in sets])
 
     def pool(
         self, ranked: Sequence[Mapping[str, Any]], rng: np.random.Generator, fixed: Mapping[str, Any]
-    ) -> tuple[list[Parameters], Array]:
-        """Return parameter sets from everywhere, more from near the best ones, and the features of all.
+    ) -> tuple[list[Parameters], FloatArray]:
+        """Return sets from the whole space, more from near the best ones, and the features of all.
 
         Args:
-            ranked: Sets that were tried, the best first.
-            rng: Draws what is near.
-            fixed: Values that are not to be chosen.
+            ranked: Sets that were tried, best first.
+            rng: Generator of the sets near the best.
+            fixed: Values that are not chosen.
         """
-        global_sets, described_MD = self._everywhere
-        # where all sets are considered, those that are near are among them
-        centres = [] if self._listed else ranked[:_CENTRES]
+        global_sets, described_MD = self._whole_space
+        # a list of all sets contains those near the best
+        centres = [] if self._all_sets else ranked[:_CENTRES]
         near_sets = [self._perturb(centre, rng) for centre in centres for _ in range(_NEAR)]
         if fixed:
             pool = [{**parameters, **fixed} for parameters in (*global_sets, *near_sets)]
@@ -126,42 +126,42 @@ class CandidatePool:
 
     @cached_property
     def warm_start_configs(self) -> list[Parameters]:
-        """What earlier studies would have the trials after the first one begin with."""
+        """Parameter sets that earlier studies recommend for the trials after the first one."""
         if not self._earlier:
             return []
-        pool, features_MD = self._everywhere
+        pool, features_MD = self._whole_space
         rng, own_MD = np.random.default_rng(self._seed), features_MD[:, : self._own_end]
         best_indices = [
             prior_study.best(own_MD, count=_FROM_EARLIER, rng=rng) for prior_study in self._earlier
         ]
-        # the best of each, then the second best of each
+        # the best set of each study, then the second best of each
         return [pool[index] for index in dict.fromkeys(itertools.chain(*zip(*best_indices, strict=True)))]
 
     @cached_property
     def exhaustive_configs(self) -> list[Parameters]:
-        """All sets of a small space, those first that earlier studies would begin with; else none."""
-        if not 1 <= len(self._listed) <= _AFFORDABLE:
+        """All sets of a small space, those recommended by earlier studies first; empty for a large space."""
+        if not 1 <= len(self._all_sets) <= _MAX_EXHAUSTIVE:
             return []
-        return self._distinct([*self.warm_start_configs, *self._listed])
+        return self._drop_duplicates([*self.warm_start_configs, *self._all_sets])
 
     @cached_property
-    def _everywhere(self) -> tuple[list[Parameters], Array]:
-        if self._listed:
-            return self._listed, self.feature_matrix(self._listed)
-        sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_EVERYWHERE)
+    def _whole_space(self) -> tuple[list[Parameters], FloatArray]:
+        if self._all_sets:
+            return self._all_sets, self.feature_matrix(self._all_sets)
+        sobol = qmc.Sobol(len(self._space), seed=self._seed).random(_POOL_SIZE)
         sets = [from_unit_vector(self._space, places) for places in sobol]
         for prior_study in self._earlier:
             sets += [nearest(self._space, parameters) for parameters in prior_study.parameters]
         return sets, self.feature_matrix(sets)
 
     @cached_property
-    def _listed(self) -> list[Parameters]:
-        """All sets of the space, in an order that is drawn once; none where they are too many."""
-        sets = configurations(self._space, max_count=_EVERYWHERE)
+    def _all_sets(self) -> list[Parameters]:
+        """All sets of the space, in an order that is drawn once; empty if they are too many."""
+        sets = configurations(self._space, max_count=_POOL_SIZE)
         order = np.random.default_rng(self._seed).permutation(len(sets))
-        return self._distinct([sets[index] for index in order])
+        return self._drop_duplicates([sets[index] for index in order])
 
-    def _distinct(self, sets: Sequence[Parameters]) -> list[Parameters]:
+    def _drop_duplicates(self, sets: Sequence[Parameters]) -> list[Parameters]:
         return distinct_sets(sets, self.feature_matrix(sets))[0]
 
     def _perturb(self, centre: Mapping[str, Any], rng: np.random.Generator) -> Parameters:
@@ -171,7 +171,7 @@ class CandidatePool:
             if value is None:
                 values[name] = from_unit(distribution, rng.random())
             elif isinstance(distribution, CategoricalDistribution):
-                # a run at a constant temperature may have a choice that is not searched
+                # a run at a constant temperature may have a choice outside of the space
                 is_kept = rng.random() >= _REDRAWN and value in distribution.choices
                 values[name] = value if is_kept else from_unit(distribution, rng.random())
             else:
@@ -180,10 +180,10 @@ class CandidatePool:
         return values
 
 
-def distinct_sets(sets: Sequence[Parameters], features_MD: Array) -> tuple[list[Parameters], Array]:
-    """Return the sets, and their features, without those that make the same training as one before them.
+def distinct_sets(sets: Sequence[Parameters], features_MD: FloatArray) -> tuple[list[Parameters], FloatArray]:
+    """Return the sets and their features, without those that give the same training as an earlier one.
 
-    Such are constants with other ends.
+    These are, for example, constants with different ends.
     """
     first_index: dict[bytes, int] = {}
     for index, row_D in enumerate(features_MD):

@@ -1,7 +1,7 @@
-"""What a surrogate knows of a parameter set: τ over training, and what else is searched.
+"""Features of a parameter set for a surrogate: τ over training, and the other searched parameters.
 
-Schedules of different names that make nearly the same curve are nearly the same to it, and a parameter
-that a plan does not read is nothing.
+Schedules of different names with nearly the same curve have nearly the same features, and a parameter that a
+plan does not use has no effect on them.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tempopt.temperature import (
     split_name,
 )
 from tempopt.temperature.knots import INNER_KNOTS
-from tempopt.temperature.plan import OWN_NUMBER
+from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX
 
 if TYPE_CHECKING:
-    from tempopt.spec.search_space import Arm
+    from tempopt.spec.search_space import SamplingArm
     from tempopt.spec.study_spec import StudySpec
 
 _CURVE = ParameterNames(GROUPS["schedule"] | GROUPS["level"])
@@ -41,7 +41,7 @@ _DEPTH = GROUPS["layers"]
 _PLACES = 24
 _LAYERS = 5
 _BEYOND = 0.5
-# between a quarter of a temperature and four times it
+# from a quarter of a temperature to four times it
 _SPAN = math.log(16.0)
 
 
@@ -53,7 +53,7 @@ class Features:
         arm: The arm.
     """
 
-    def __init__(self, spec: StudySpec, arm: Arm = "search") -> None:
+    def __init__(self, spec: StudySpec, arm: SamplingArm = "search") -> None:
         self._fixed = spec.fixed_temperatures
         space = spec.space(arm)
         self._curves = list(dict.fromkeys(split_name(name)[0] for name in space if name in _CURVE))
@@ -71,7 +71,7 @@ class Features:
         entries: list[float] = []
         for name in dict.fromkeys((*([""] if self._depth else []), *self._curves)):
             neutral, inner = initial_named_temperatures(all_params).get(name, 1.0), self._inner.get(name, ())
-            curve, depth = _of_plan(_plan(all_params, name), neutral, inner)
+            curve, depth = _plan_entries(_plan(all_params, name), neutral, inner)
             entries += [
                 *(curve if name in self._curves else ()),
                 *(depth if self._depth and not name else ()),
@@ -84,9 +84,9 @@ class Features:
 def _inner_places(
     temperature: str, space: Mapping[str, BaseDistribution], fixed: Mapping[str, Any]
 ) -> tuple[float, ...]:
-    """Return where in training a curve is asked besides: near the inner knots that are searched.
+    """Return further points of a curve: those near the searched inner knots.
 
-    Each of them can go where it wants, which the means over parts of training do not tell.
+    The means over parts of training do not determine each of these.
     """
     count = sum(join_name(temperature, knot) in space for knot in INNER_KNOTS)
     name = join_name(temperature, "hold_fraction")
@@ -101,36 +101,40 @@ def _inner_places(
 
 
 def _plan(parameters: Mapping[str, Any], temperature: str) -> tuple[tuple[str, Any], ...]:
-    """Return what decides the plan of a temperature."""
+    """Return the parameters of the plan of a temperature."""
     temperature_params = parameters_of_temperature(parameters, temperature)
     named_values = [
         (name, hashable(temperature_params[name])) for name in PLAN_PARAMETERS if name in temperature_params
     ]
     return (
         *named_values,
-        *((name, value) for name, value in temperature_params.items() if name.startswith(OWN_NUMBER)),
+        *(
+            (name, value)
+            for name, value in temperature_params.items()
+            if name.startswith(CUSTOM_NUMBER_PREFIX)
+        ),
     )
 
 
 @lru_cache(maxsize=50_000)
-def _of_plan(
+def _plan_entries(
     plan: tuple[tuple[str, Any], ...], neutral: float, inner: tuple[float, ...]
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the entries of τ over training, and of τ over depth; the same plans are asked for again."""
-    # of what is fixed, some may not go with what is searched
+    """Return the entries of τ over training and of τ over depth; cached, since plans recur."""
+    # fixed parameters may be inconsistent with searched ones
     layer_plan = TemperatureParameters.from_mapping(drop_unused_params(dict(plan))).plan(_LAYERS)
     level = np.log([layer_plan.schedule(index / (_PLACES - 1)) / neutral for index in range(_PLACES)]) / _SPAN
     at_knots = np.log([layer_plan.schedule(progress) / neutral for progress in inner]) / _SPAN
     factors = np.log(layer_plan.layers.factors(_LAYERS)) / _SPAN
     return (
-        # the beginning, the middle, and what is validated and exported
+        # the beginning, the middle, and the value that is validated and exported
         (level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1], *at_knots),
         (factors[-1] - factors[0], factors[_LAYERS // 2] - (factors[0] + factors[-1]) / 2),
     )
 
 
-def _of_choice(choices: Sequence[Any], value: Any) -> list[float]:
-    """Return a choice as entries in which any two are as far from each other: the square of that is ½."""
+def _choice_entries(choices: Sequence[Any], value: Any) -> list[float]:
+    """Return a choice as entries in which any two are equally far apart: the squared distance is ½."""
     if len(choices) > 2:
         return [0.5 * (value == choice) for choice in choices]
     if value not in choices:
@@ -139,14 +143,14 @@ def _of_choice(choices: Sequence[Any], value: Any) -> list[float]:
 
 
 def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
-    """Return a searched value as entries; one that is not read counts as the middle of its range."""
+    """Return a searched value as entries; an inactive one counts as the middle of its range."""
     if isinstance(distribution, CategoricalDistribution):
-        return _of_choice(sorted_choices(distribution), value)
+        return _choice_entries(sorted_choices(distribution), value)
     if not isinstance(value, int | float):
         return [0.5]
     low, high = float(distribution.low), float(distribution.high)  # type: ignore[attr-defined]
     if distribution.log:  # type: ignore[attr-defined]
-        # another study may have gone further, even below 0
+        # the value of another study may be outside of this range, even below 0
         value = max(value, low * low / high)
     position = to_unit(distribution, value)
     return [min(max(position, -_BEYOND), 1 + _BEYOND)]

@@ -1,8 +1,7 @@
-"""What one ticket may know of the others: a fixed window of an arm's history, shown to Optuna as a storage.
+"""The trials that one ticket may know: a fixed window of an arm's history, as an Optuna storage.
 
-Suggestions and pruning decisions are made against this view and never against the shared database, so
-that they follow from (study seed, arm, number) alone, whichever process draws them and however many trainers
-there are.
+Suggestions and pruning decisions use this view and never the shared database, so that they are a function of
+(study seed, arm, number), for any process and any number of agents.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from optuna.trial import FrozenTrial, TrialState
 from tempopt.storage.rows import TrialParam
 
 _STUDY = 0
-LEARNED = (TrialState.COMPLETE, TrialState.PRUNED)
-"""How trials have ended that samplers learn from."""
+LEARNED_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
+"""States of ended trials that samplers learn from."""
 
 _HALVING = (optuna.pruners.SuccessiveHalvingPruner, optuna.pruners.HyperbandPruner)
 _EPOCH = datetime(2000, 1, 1)  # a fixed time: no decision may depend on the clock
@@ -38,9 +37,9 @@ def make_frozen_trial(
     reports: Mapping[int, float] | None = None,
     guards: Mapping[str, float] | None = None,
 ) -> FrozenTrial:
-    """Return a trial as samplers and pruners see it; its number is the ticket's number in its arm.
+    """Return a trial as samplers and pruners see it; its number is that of the ticket in its arm.
 
-    What it measured of guarded metrics is in its user attributes, by name.
+    Its guarded metrics are user attributes, by name.
     """
     return FrozenTrial(
         number=number,
@@ -60,7 +59,7 @@ def make_frozen_trial(
 def trial_params(
     params: Mapping[str, Any], distributions: Mapping[str, BaseDistribution]
 ) -> list[TrialParam]:
-    """Return parameters as Optuna's tables hold them."""
+    """Return parameters in the form of Optuna's tables."""
     return [
         TrialParam(
             name=name,
@@ -73,14 +72,14 @@ def trial_params(
 
 
 class WindowedStorage(BaseStorage):
-    """A read-only study of the trials that one ticket may know, and of the one that is asked or pruned.
+    """A read-only study of the trials that one ticket may know, and of the trial that is asked or pruned.
 
     Args:
         name: Study name; Hyperband's brackets follow from it.
         direction: The study's direction.
-        trials: What may be known, in number order.
-        running_trial: The ticket's own trial, or None while it is being asked for.
-        number: The number that a trial which is asked for gets.
+        trials: The known trials, in number order.
+        running_trial: The ticket's own trial; None while it is being asked.
+        number: The number of a new trial.
     """
 
     def __init__(
@@ -121,7 +120,7 @@ class WindowedStorage(BaseStorage):
         self._running_trial.params[param_name] = distribution.to_external_repr(param_value_internal)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        # A copy, as in Optuna's storages: a trial that a pruner holds keeps the attributes that it had.
+        # A copy, as in Optuna's storages: a trial that a pruner holds keeps its attributes.
         assert self._running_trial is not None and trial_id == self._running_trial.number
         self._running_trial = copy.copy(self._running_trial)
         self._running_trial.system_attrs = {**self._running_trial.system_attrs, key: value}
@@ -167,10 +166,10 @@ class History:
     """The trials of one arm in number order.
 
     Args:
-        name: Name that seeds of this arm and Hyperband's brackets follow from.
+        name: Name from which the seeds of this arm and Hyperband's brackets are derived.
         direction: ``maximize`` or ``minimize``.
-        distributions: Optuna distributions of what this arm searches.
-        parallel: How many runs may be in flight that do not know each other's results, >= 1.
+        distributions: Optuna distributions of this arm's space.
+        parallel: Largest number of runs in progress that do not know each other's results, >= 1.
     """
 
     def __init__(
@@ -186,7 +185,7 @@ class History:
         self._num_judged = 0
 
     def ready(self, number: int) -> bool:
-        """Return whether everything is known that ticket ``number`` may know."""
+        """Return whether all results that ticket ``number`` may know are known."""
         return self._ready > number - self._parallel
 
     def ask(self, number: int, sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
@@ -199,33 +198,33 @@ class History:
         return dict(trial.params)
 
     def register_asked(self, number: int, params: Mapping[str, Any]) -> None:
-        """Remember the parameters of ticket ``number``."""
+        """Store the parameters of ticket ``number``."""
         self._params_by_number[number] = {
             name: params[name] for name in self._distributions if name in params
         }
 
     def prune(self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner) -> bool:
-        """Return whether the pruner would end ticket ``number`` after these reports.
+        """Return whether the pruner ends ticket ``number`` after these reports.
 
         Args:
             number: The ticket.
-            reports: All that it has reported, step to value; it was not ended after any earlier of them.
-            pruner: Optuna's pruner, with the same options each time; a new one for each decision, since
-                some settle their options by what they see first.
+            reports: All of its reports, step to value; it was not ended after any earlier one.
+            pruner: Optuna's pruner, with the same options each time; a new one for each decision, since some
+                fix their options at the first trial that they see.
         """
         if isinstance(pruner, _HALVING):
             for earlier in range(self._num_judged, self._end(number)):
                 trial = self._finished[earlier]
                 assert trial is not None, "a ticket was started before its history was known"
-                _, rungs = self._judge(earlier, trial.intermediate_values, copy.deepcopy(pruner))
+                _, rungs = self._ask_pruner(earlier, trial.intermediate_values, copy.deepcopy(pruner))
                 trial.system_attrs.update(rungs)
                 self._num_judged = earlier + 1
-        return self._judge(number, reports, pruner)[0]
+        return self._ask_pruner(number, reports, pruner)[0]
 
-    def _judge(
+    def _ask_pruner(
         self, number: int, reports: Mapping[int, float], pruner: optuna.pruners.BasePruner
     ) -> tuple[bool, dict[str, Any]]:
-        """Return whether a pruner ends a trial at its last report, and what the pruner notes on the trial."""
+        """Return whether a pruner ends a trial at its last report, and the attributes it sets."""
         running_trial = self.running(number, {})
         view = WindowedStorage(
             name=self._name,
@@ -239,7 +238,7 @@ class History:
         for index, step in enumerate(steps, 1):
             trial = view.get_trial(number)
             trial.intermediate_values[step] = reports[step]
-            # successive halving notes the rungs that a trial reaches, report by report
+            # successive halving records the rungs that a trial reaches, report by report
             if index == len(steps) or isinstance(pruner, _HALVING):
                 is_pruned = bool(pruner.prune(study, trial))
         return is_pruned, view.get_trial(number).system_attrs
@@ -255,7 +254,7 @@ class History:
         """Record the end of ticket ``number``; a diverged run counts as pruned, without reports.
 
         Args:
-            guards: What it measured of guarded metrics, by name.
+            guards: Guarded metrics of the trial, by name.
         """
         while len(self._finished) <= number:
             self._finished.append(None)
@@ -273,21 +272,21 @@ class History:
             self._ready += 1
 
     def _end(self, number: int) -> int:
-        """Return how many tickets, from the first on, ticket ``number`` may know."""
+        """Return the number of tickets, from the first one, that ticket ``number`` may know."""
         return max(0, number - self._parallel + 1)
 
     def visible_trials(self, number: int) -> list[FrozenTrial]:
-        """Return the trials that ticket ``number`` may know, from the first on."""
+        """Return the trials that ticket ``number`` may know, from the first one."""
         end = self._end(number)
         assert self._ready >= end, "a ticket was started before its history was known"
         return self._finished[:end]  # type: ignore[return-value]
 
     def pending(self, number: int) -> list[FrozenTrial]:
-        """Return the trials between those that ticket ``number`` may know and itself."""
+        """Return the trials between the known ones and ticket ``number``."""
         return [self.running(n, {}) for n in range(self._end(number), number) if n in self._params_by_number]
 
     def running(self, number: int, reports: Mapping[int, float]) -> FrozenTrial:
-        """Return a trial in progress, with what it has reported (step to value)."""
+        """Return a trial in progress, with its reports (step to value)."""
         return make_frozen_trial(
             number,
             state=TrialState.RUNNING,
@@ -297,5 +296,5 @@ class History:
         )
 
     def finished_trials(self) -> list[FrozenTrial]:
-        """Return all trials that are over, by number."""
+        """Return all ended trials, by number."""
         return [trial for trial in self._finished if trial is not None]

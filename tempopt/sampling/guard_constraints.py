@@ -1,9 +1,9 @@
-"""How probable it is that parameter sets keep the guards of a study, by what trials have measured so far.
+"""Probability that parameter sets keep the guards of a study, by the measurements of trials so far.
 
-Each guarded metric has a Gaussian process of its own, over the same features as the metric that is searched
-for. A candidate's gain counts by the probability that the confirmation would show its guards to be kept
-(Gardner et al. 2014, "Bayesian Optimization with Inequality Constraints", ICML; Gelbart, Snoek and Adams
-2014, "Bayesian Optimization with Unknown Constraints", UAI): one that breaks one is worth no more than τ = 1.
+Each guarded metric has its own Gaussian process, over the same features as the searched metric. A candidate's
+gain is multiplied by the probability that the confirmation would show its guards to be kept (Gardner et al.
+2014, "Bayesian Optimization with Inequality Constraints", ICML; Gelbart, Snoek and Adams 2014, "Bayesian
+Optimization with Unknown Constraints", UAI): a set that breaks a guard is worth no more than τ = 1.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ from tempopt.storage.ticket_queries import to_maximize
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-Array = NDArray[np.float64]
-Weigh = Callable[[Array], Array]
-"""Returns for described parameter sets how probable it is that they are shown to keep all guards."""
+FloatArray = NDArray[np.float64]
+Weigh = Callable[[FloatArray], FloatArray]
+"""Returns the probability that described parameter sets are shown to keep all guards."""
 
-LIKELY = 0.5
-"""Probability from which a parameter set is taken to keep all guards."""
+MIN_PROBABILITY = 0.5
+"""Probability from which a parameter set counts as keeping all guards."""
 
-_TUNED = 0.25
-"""Share of the runs at τ = 1, the best ones, that are what guards compare with where these tune something."""
+_BASELINE_SHARE = 0.25
+"""Share of the best runs at τ = 1 that guards compare with, if these runs tune parameters."""
 _EXACT = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimit:
-    """What the mean of a guarded metric has to be above, the metric's sign being such that more is better.
+    """Lower limit of the mean of a guarded metric, with the sign chosen such that larger is better.
 
     Args:
         name: The metric.
-        sign: What the metric is multiplied by to be so.
-        at: The limit: the mean of runs at τ = 1, less the margin.
-        variance: How far that may be from the truth, squared.
+        sign: Factor on the metric for that.
+        at: The limit: the mean of runs at τ = 1, minus the margin.
+        variance: Variance of the estimated limit.
     """
 
     name: str
@@ -57,13 +57,13 @@ class GuardLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardConstraints:
-    """What an arm's sampler has to know of the guards.
+    """Guards of a study for an arm's sampler.
 
     Args:
         limits: One for each guarded metric.
-        base: Value of τ = 1 in the metric that is searched for, more being better.
+        base: Value of the searched metric at τ = 1, larger being better.
         pairs: Number of pairs of the confirmation.
-        quantile: How many standard errors a mean has to be within a margin to be shown to be.
+        quantile: Standard errors by which a mean has to be within a margin to be shown to be.
     """
 
     limits: tuple[GuardLimit, ...]
@@ -72,10 +72,10 @@ class GuardConstraints:
     quantile: float
 
     def constraints(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return by how much a run exceeds each limit, as Optuna's constraints: 0 or less keeps it.
+        """Return how far a run exceeds each limit, as Optuna's constraints: 0 or less keeps it.
 
         Args:
-            metrics: What the run measured of guarded metrics, by name.
+            metrics: Guarded metrics of the run, by name.
         """
         excess = {
             limit.name: limit.at - limit.sign * metrics.get(limit.name, math.nan) for limit in self.limits
@@ -85,35 +85,38 @@ class GuardConstraints:
     def feasibility_probability(
         self,
         complete_trials: Sequence[FrozenTrial],
-        describe: Callable[[Mapping[str, Any]], Array],
+        describe: Callable[[Mapping[str, Any]], FloatArray],
         stream_of: Callable[[int], int],
         trends: int = 0,
     ) -> Weigh:
-        """Return how probable it is that described parameter sets are shown to keep all guards.
+        """Return a function for the probability that described parameter sets are shown to keep all guards.
 
         Args:
-            complete_trials: Trials that came to their end, at least one.
+            complete_trials: Complete trials, at least one.
             describe: Turns sampled values into features.
-            stream_of: Which of the study's seeds the trial of a number is trained with.
-            trends: How many of the features, the last ones, are about another metric.
+            stream_of: Returns the index of the study seed of a trial number.
+            trends: Number of trailing features that are trends of another metric.
         """
         features_ND = np.array([describe(trial.params) for trial in complete_trials])
         end = features_ND.shape[1] - trends
         seeds_N = np.array([stream_of(trial.number) for trial in complete_trials])
         metrics_by_trial = [trial.user_attrs for trial in complete_trials]
-        weighers = [self._by(limit, features_ND[:, :end], seeds_N, metrics_by_trial) for limit in self.limits]
+        weighers = [
+            self._weigh_by_limit(limit, features_ND[:, :end], seeds_N, metrics_by_trial)
+            for limit in self.limits
+        ]
         return lambda features_MD: np.prod([weigh(features_MD[:, :end]) for weigh in weighers], axis=0)
 
-    def _by(
+    def _weigh_by_limit(
         self,
         limit: GuardLimit,
-        features_ND: Array,
+        features_ND: FloatArray,
         seeds_N: NDArray[np.int64],
         metrics_by_trial: Sequence[Mapping[str, float]],
     ) -> Weigh:
         values_N = np.array([limit.sign * metrics.get(limit.name, math.nan) for metrics in metrics_by_trial])
         is_finite = np.isfinite(values_N)
-        # a run whose metric is no number is as bad as the worst
+        # a run without a finite metric counts as the worst
         worst = min([limit.at, *values_N[is_finite].tolist()])
         *near_values, near_limit = pull_in_low_outliers(
             np.append(np.where(is_finite, values_N, worst), limit.at)
@@ -126,14 +129,16 @@ class GuardConstraints:
                 excess_N=np.zeros(len(near_values)),
             )
         )
-        # of the mean difference of two runs on one seed
+        # standard error of the mean difference of two runs on one seed
         error = surrogate.noise * math.sqrt(2.0 / self.pairs)
 
-        def probability(features_MD: Array) -> Array:
+        def probability(features_MD: FloatArray) -> FloatArray:
             posterior = surrogate.posterior(features_MD)
             spread_M = np.sqrt(posterior.variance() + limit.variance + error**2)
             room_M = posterior.mean_M - near_limit - self.quantile * error
-            probabilities: Array = ndtr(room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(near_limit))))
+            probabilities: FloatArray = ndtr(
+                room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(near_limit)))
+            )
             return probabilities
 
         return probability
@@ -142,17 +147,17 @@ class GuardConstraints:
 def build_guard_constraints(
     spec: StudySpec, at_one: Sequence[tuple[float, Mapping[str, float]]]
 ) -> GuardConstraints | None:
-    """Return what the guards ask of parameter sets; None: they ask nothing, or nothing is known of τ = 1.
+    """Return the constraints of the guards; None if there are none, or if nothing is known at τ = 1.
 
     Args:
         spec: The study's spec.
-        at_one: Of each complete run of the baseline arm its value and what it measured of guarded metrics.
+        at_one: Value and guarded metrics of each complete run of the baseline arm.
     """
     direction = spec.study.direction
     best_runs = sorted(at_one, key=lambda run: to_maximize(run[0], direction), reverse=True)
-    if spec.other_names:
-        # runs that tune something are mostly worse than what the winner will be compared with
-        best_runs = best_runs[: math.ceil(_TUNED * len(best_runs))]
+    if spec.ordinary_names:
+        # most runs that tune parameters are worse than the baseline of the comparison
+        best_runs = best_runs[: math.ceil(_BASELINE_SHARE * len(best_runs))]
     limits = []
     for guard in spec.study.guarded:
         values = [

@@ -1,7 +1,7 @@
-"""What an arm tries before anything is known: points that cover its space.
+"""First parameters of an arm, before there are results: points that cover its space.
 
 On recorded trainings a design that spans the space serves a model better than the schedules that theory
-likes, which are much alike (benchmarks/README.md, "What is tried first").
+prefers, which are much alike (benchmarks/README.md, "What is tried first").
 """
 
 from __future__ import annotations
@@ -19,31 +19,30 @@ if TYPE_CHECKING:
 
     from optuna.distributions import BaseDistribution
 
-    from tempopt.spec.search_space import Arm
+    from tempopt.spec.search_space import SamplingArm
     from tempopt.spec.study_spec import StudySpec
 
 _POINTS = 64
 _INNER = 0.5
-_FEW = 4
-"""Values of which the middle half would be one or two."""
-_STRENGTHS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
-"""Temperature parameters of which a little does little and much does harm, as with a learning rate."""
+_MIN_VALUES = 4
+"""Number of values up to which the middle half would be one or two values."""
+_STRENGTH_PARAMS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
+"""Temperature parameters with small effects at small values and harm at large ones, like a learning rate."""
 
 
-def initial_params(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict[str, Any]:
-    """Return the values of an arm's own space that it tries as long as nothing is known.
+def initial_params(spec: StudySpec, arm: SamplingArm, number: int, *, seed: int) -> dict[str, Any]:
+    """Return the values of an arm's space for a trial before there are results.
 
-    A person gives a range for a learning rate with the likely values in its middle, so that the first values
-    of what is no temperature are from there. Where a parameter has few values, such as 1 to 3 heads, all of
-    them are likely.
+    The range of a learning rate usually has the likely values in its middle, so the first values of ordinary
+    parameters are from there. If a parameter has few values, such as 1 to 3 heads, all of them are likely.
 
     Args:
         spec: The study's spec.
         arm: The arm.
         number: Number of the ticket in its arm, from 0.
-        seed: The points of the design follow from it.
+        seed: Seed of the points of the design.
     """
-    # it loads scipy.stats, for which who only looks at a study should not wait
+    # imported here: commands that only show a study should not load scipy.stats
     from scipy.stats import qmc
 
     space, neutral = spec.space(arm), neutral_values(spec.fixed_temperatures)
@@ -60,14 +59,14 @@ def initial_params(spec: StudySpec, arm: Arm, number: int, *, seed: int) -> dict
 
 
 def _is_strength(name: str, distribution: BaseDistribution) -> bool:
-    """Return whether a parameter is a number of which the middle of its range is likely."""
-    if isinstance(distribution, CategoricalDistribution) or count_values(distribution) <= _FEW:
+    """Return whether a parameter is a number whose likely values are in the middle of its range."""
+    if isinstance(distribution, CategoricalDistribution) or count_values(distribution) <= _MIN_VALUES:
         return False
-    return name not in TEMPERATURE_PARAMETERS or name in _STRENGTHS
+    return name not in TEMPERATURE_PARAMETERS or name in _STRENGTH_PARAMS
 
 
 def _neutral(name: str, distribution: BaseDistribution, neutral: Mapping[str, Any]) -> Any:
-    """Return the value at which a parameter changes nothing, or the middle where it has none in its range."""
+    """Return the neutral value of a parameter, or the middle if its range has none."""
     value = neutral.get(name)
     if isinstance(distribution, CategoricalDistribution):
         return value if value in distribution.choices else from_unit(distribution, 0.5)

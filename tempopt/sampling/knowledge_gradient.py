@@ -1,8 +1,7 @@
 """The knowledge gradient of an arm: which trial to start or prune, and what to recommend.
 
-Every decision has one measure: how much better the parameter set that would be named is expected to be for
-it, by training step that is left to train. Values are those of parameter sets in the mean over seeds, so
-that no lucky run is followed.
+Every decision uses one measure: the expected improvement of the recommended set per remaining training step.
+Values of parameter sets are means over seeds, so that lucky runs are not followed.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from optuna.distributions import BaseDistribution
 from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.sampling.candidate_pool import CandidatePool, Describe, WarmStartStudy, distinct_sets
-from tempopt.sampling.guard_constraints import LIKELY, GuardConstraints
+from tempopt.sampling.guard_constraints import MIN_PROBABILITY, GuardConstraints
 from tempopt.sampling.surrogate import (
-    Array,
     CurveExtrapolator,
+    FloatArray,
     Observations,
     Posterior,
     Surrogate,
@@ -32,39 +31,39 @@ from tempopt.sampling.surrogate import (
     select_batch,
 )
 from tempopt.seeds import shared_seed
-from tempopt.spec.sections import FEWEST, MOST_RUNS
+from tempopt.spec.sections import MAX_RUNS, MIN_MODEL_RUNS
 from tempopt.storage.rows import Parameters
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
 _ENOUGH = 6
-_COMPLETE = 1 / 3
-"""Least share of ended trials that are complete: the prediction of final values is fitted to them."""
-_TELLING = 240
-"""Runs that are looked at, at most: a fit takes time by the third power of their number."""
-_PATIENCE = 0.5
-"""Share of a new run's worth that the rest of a run may fall to before it is ended: forecasts can err."""
-_NOTHING = 1e-6
-"""Share of the range of means below which a rise of the best is a matter of rounding."""
+_MIN_COMPLETE_SHARE = 1 / 3
+"""Smallest share of complete trials in all ended ones from which forecasts are fitted."""
+_MAX_FIT_RUNS = 240
+"""Largest number of runs in a fit, which takes time by the third power of their number."""
+_MIN_WORTH_SHARE = 0.5
+"""Share of a new run's worth below which a run is ended; below 1 since forecasts can be wrong."""
+_MIN_IMPROVEMENT = 1e-6
+"""Share of the range of means below which an improvement counts as rounding."""
 _IN_FLIGHT = 32
-_CLEARLY = 0.5
-"""Standard deviations of their difference by which a set has to be expected to beat the best constant."""
+_CLEAR_MARGIN = 0.5
+"""Standard deviations of the difference by which a set has to be expected to beat the best constant."""
 _REFINEMENTS = 3
-_PROMISING = 0.25
-"""Share of the sets of a part of the space, the best means first, from which the next to train is taken."""
+_PROMISING_SHARE = 0.25
+"""Share of the sets of a part of the space, by descending mean, from which the next one is taken."""
 
 
 class ArmModel:
-    """What the runs of an arm that may be known say of any parameter set.
+    """Predictions for any parameter set by the known runs of an arm.
 
     Args:
-        complete_trials: Trials that ran to their end, at least one.
+        complete_trials: Complete trials, at least one.
         broken_trials: Pruned and diverged trials.
         describe: Turns sampled values into features.
-        maximize: Whether more of the metric is better; here, more is always better.
-        stream_of: Which of the study's seeds the trial of a number is trained with.
-        trends: How many of the features, the last ones, are what earlier studies say.
-        guarding: What guards ask of a parameter set; None: nothing.
+        maximize: Whether larger values of the metric are better; in this class larger is always better.
+        stream_of: Returns the index of the study seed of a trial number.
+        trends: Number of trailing features that are trends of earlier studies.
+        guarding: Constraints of the guards; None if there are none.
     """
 
     def __init__(
@@ -87,18 +86,18 @@ class ArmModel:
             [(self._reports(trial), self._value(trial)) for trial in complete_trials]
         )
         self.may_prune = len(complete_trials) >= max(
-            _ENOUGH, _COMPLETE * (len(complete_trials) + len(broken_trials))
+            _ENOUGH, _MIN_COMPLETE_SHARE * (len(complete_trials) + len(broken_trials))
         )
-        """Whether so many runs came to their end that forecasts go by more than a few lucky ones."""
+        """Whether enough runs are complete to forecast from."""
         rows = [(trial, self._value(trial), 0.0) for trial in complete_trials]
         worst = min(value for _, value, _ in rows)
         self.has_only_diverged = {
             describe(trial.params).tobytes() for trial in broken_trials if not finite(trial)
         }
-        """Features, as bytes, of the parameter sets that were trained and diverged every time."""
+        """Features, as bytes, of the parameter sets whose runs all diverged."""
         self.has_only_diverged -= {describe(trial.params).tobytes() for trial in complete_trials}
         for trial in broken_trials:
-            # a run that diverged has no value, and is as bad as the worst that has one
+            # a diverged run has no value and counts as the worst
             diverged = not finite(trial)
             estimate = (worst, 0.0) if diverged else self._forecast(self._reports(trial))
             if estimate is not None:
@@ -112,7 +111,7 @@ class ArmModel:
             values_N=np.array([value for _, value, _ in rows]),
             excess_N=np.array([excess for _, _, excess in rows]),
         )
-        """Their values, or forecasts of them."""
+        """Values of the runs, or forecasts of them."""
         self.surrogate = Surrogate(
             replace(self.runs, values_N=pull_in_low_outliers(self.runs.values_N)), trends=trends
         )
@@ -127,12 +126,12 @@ class ArmModel:
             self._base = guarding.base
             self._weigh = guarding.feasibility_probability(informative_trials, describe, stream_of, trends)
 
-    def posterior(self, features_MD: Array, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
-        """Return the predicted means of parameter sets; more is better.
+    def posterior(self, features_MD: FloatArray, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
+        """Return the predicted means of parameter sets; larger is better.
 
         Args:
-            features_MD: The parameter sets, described.
-            pending: Trials in progress, taken to reach their predicted values.
+            features_MD: The described parameter sets.
+            pending: Trials in progress, assumed to reach their predicted values.
         """
         pending_PD = np.array([self._describe(trial.params) for trial in pending])
         streams = np.array([self._stream_of(trial.number) for trial in pending], dtype=np.int64)
@@ -140,10 +139,10 @@ class ArmModel:
         return expecting.posterior(features_MD, self._weigh, self._base)
 
     def worth_of_rest(self, trial: FrozenTrial, posterior: Posterior) -> float | None:
-        """Return what a step of the rest of a run is worth; None: nothing can be said yet.
+        """Return the worth per step of the rest of a run; None if it cannot be estimated yet.
 
         Args:
-            trial: The run, with what it has reported.
+            trial: The run with its reports.
             posterior: Values of the parameter sets that might be recommended.
         """
         estimate = self._forecast(self._reports(trial))
@@ -153,7 +152,7 @@ class ArmModel:
         forecast, doubt = estimate
         described_D = self._describe(trial.params)
         joint_posterior = posterior.with_candidate(described_D)
-        mean_1, variance_1, together_M1 = joint_posterior.of_runs(
+        mean_1, variance_1, together_M1 = joint_posterior.predict_runs(
             described_D[None], self._stream_of(trial.number)
         )
         run = float(mean_1[0]), float(variance_1[0]), together_M1[:, 0]
@@ -162,19 +161,19 @@ class ArmModel:
             / remaining_steps
         )
 
-    def worth_of_new(self, posterior: Posterior, number: int) -> Array:
-        """Return what a new run is worth, for each of the parameter sets.
+    def worth_of_new(self, posterior: Posterior, number: int) -> FloatArray:
+        """Return the worth per step of a new run, for each of the parameter sets.
 
         Args:
             posterior: Values of the parameter sets.
             number: Number of the trial that would train one of them.
         """
-        _, variance_M, together_MM = posterior.of_runs(posterior.features_MD, self._stream_of(number))
+        _, variance_M, together_MM = posterior.predict_runs(posterior.features_MD, self._stream_of(number))
         return knowledge_gradient(posterior.mean_M, variance_M, together_MM)
 
     @cached_property
     def ranked(self) -> list[FrozenTrial]:
-        """The trials, in descending order of the predicted mean of their sets, as far as it counts."""
+        """The usable trials, by descending predicted mean of their sets."""
         mean_N = self.surrogate.mean(self._features_ND)
         if self._weigh is not None:
             mean_N = self._weigh(self._features_ND) * (mean_N - self._base)
@@ -189,37 +188,37 @@ class ArmModel:
 
 
 def finite(trial: FrozenTrial) -> dict[int, float]:
-    """Return what a trial has reported, without what is no number."""
+    """Return the finite reports of a trial."""
     return {step: value for step, value in trial.intermediate_values.items() if math.isfinite(value)}
 
 
 def subsample_informative(rows: list[Row]) -> list[Row]:
-    """Return the rows that tell most where there are too many: half of them the best, half from all over.
+    """Return the most informative rows if there are too many: half of them the best, half spread over all.
 
     Args:
-        rows: Each with its value in second place; more is better.
+        rows: Each with its value at index 1; larger is better.
     """
-    if len(rows) <= _TELLING:
+    if len(rows) <= _MAX_FIT_RUNS:
         return rows
     order = sorted(rows, key=lambda row: row[1], reverse=True)
-    best, other_rows = order[: _TELLING // 2], order[_TELLING // 2 :]
-    indices = np.linspace(0, len(other_rows) - 1, _TELLING - len(best)).round().astype(int)
+    best, other_rows = order[: _MAX_FIT_RUNS // 2], order[_MAX_FIT_RUNS // 2 :]
+    indices = np.linspace(0, len(other_rows) - 1, _MAX_FIT_RUNS - len(best)).round().astype(int)
     return best + [other_rows[index] for index in indices]
 
 
 class KnowledgeGradient:
-    """Decides for one arm by what is known.
+    """Decisions for one arm, from its results so far.
 
     Args:
-        space: What the arm samples.
+        space: The search space of the arm.
         featurize: Turns sampled values into features.
-        maximize: Whether more of the metric is better.
-        num_seeds: How many seeds the arm's trials share; None: each has its own.
-        seed: What is drawn once for all trials follows from it.
-        earlier: What earlier studies say.
-        guarding: What guards ask of a parameter set; None: nothing.
-        list_design: Returns the trials outside of the arm that its model learns from, too; all over. Takes
-            how many runs at the baseline are among them; None: all.
+        maximize: Whether larger values of the metric are better.
+        num_seeds: Number of seeds that the arm's trials share; None: each has its own.
+        seed: Seed of the draws that all trials share.
+        earlier: Earlier studies.
+        guarding: Constraints of the guards; None if there are none.
+        list_design: Returns trials of other arms that the model learns from too, all complete. Its argument
+            is the number of runs at the baseline among them; None for all.
     """
 
     def __init__(
@@ -237,28 +236,28 @@ class KnowledgeGradient:
         self._list_design = list_design
         self._guarding = guarding
         self._earlier = earlier
-        self.describe = _with_earlier(featurize, earlier) if earlier else featurize
+        self.describe = _add_trends(featurize, earlier) if earlier else featurize
         self._maximize = maximize
         self._streams = num_seeds
         self._sets = CandidatePool(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
         self._model_cache: dict[tuple[int, ...], ArmModel | None] = {}
         self._worth_cache: dict[int, tuple[Posterior, float]] = {}
-        self._trials_described: dict[int, Array] = {}
+        self._trials_described: dict[int, FloatArray] = {}
 
     def model(
         self, finished_trials: Sequence[FrozenTrial], *, num_baseline: int | None = None
     ) -> ArmModel | None:
-        """Return what the first trials of the arm say, with its design; None: too few are complete.
+        """Return the model of the first trials of the arm and its design; None if too few are complete.
 
         Args:
-            finished_trials: The first trials of the arm, all over.
-            num_baseline: How many runs at the baseline the design has; None: all that are over.
+            finished_trials: The first trials of the arm, all ended.
+            num_baseline: Number of runs at the baseline in the design; None: all complete ones.
         """
         design = self._list_design(num_baseline)
         numbers = tuple(trial.number for trial in (*design, *finished_trials))
         if numbers not in self._model_cache:
-            _forget(self._model_cache)
-            trial_groups = _of_use([*design, *finished_trials], self._stream_of)
+            _make_room(self._model_cache)
+            trial_groups = _usable_trials([*design, *finished_trials], self._stream_of)
             num_complete = sum(trial.state == TrialState.COMPLETE for trial in finished_trials)
             self._model_cache[numbers] = (
                 ArmModel(
@@ -269,16 +268,16 @@ class KnowledgeGradient:
                     trends=len(self._earlier),
                     guarding=self._guarding,
                 )
-                if min(len(trial_groups[0]), num_complete) >= FEWEST
+                if min(len(trial_groups[0]), num_complete) >= MIN_MODEL_RUNS
                 else None
             )
         return self._model_cache[numbers]
 
     def warm_start_params(self, number: int) -> Parameters | None:
-        """Return what earlier studies would have a trial begin with; None: they have no more to say.
+        """Return the warm-start parameters for a trial; None if no more are available.
 
         Args:
-            number: Number of the trial. The first is not for them to say.
+            number: Number of the trial; the first one has none.
         """
         firsts = self._sets.warm_start_configs
         return firsts[number - 1] if 1 <= number <= len(firsts) else None
@@ -292,14 +291,14 @@ class KnowledgeGradient:
         seed: int,
         fixed: Mapping[str, Any],
     ) -> Parameters | None:
-        """Return the values to train with; None: too little is known to say.
+        """Return the values to train with; None if there are too few results.
 
         Args:
-            finished_trials: The first trials of the arm, all over.
-            pending: Those between them and the one that is asked for.
-            number: Number of the trial that is asked for.
-            seed: What is drawn follows from it.
-            fixed: Values that are not to be chosen.
+            finished_trials: The first trials of the arm, all ended.
+            pending: Trials between these and the new one.
+            number: Number of the new trial.
+            seed: Seed of the draws.
+            fixed: Values that are not chosen.
         """
         model, trials = self.model(finished_trials), [*finished_trials, *pending]
         if (untried_set := self._untried_set(trials, number, fixed, begins=model is None)) is not None:
@@ -313,14 +312,14 @@ class KnowledgeGradient:
         return pool[best]
 
     def prune(self, finished_trials: Sequence[FrozenTrial], running_trial: FrozenTrial) -> bool:
-        """Return whether the rest of a run is worth much less, by step, than a new run.
+        """Return whether the rest of a run is worth much less per step than a new run.
 
         Nothing is pruned before enough runs are complete (``model.may_prune``). After that, a run whose last
         report is not finite is always pruned.
 
         Args:
-            finished_trials: The first trials of the arm, all over.
-            running_trial: The run, with what it has reported.
+            finished_trials: The first trials of the arm, all ended.
+            running_trial: The run with its reports.
         """
         model = self.model(finished_trials)
         if model is None or not model.may_prune:
@@ -329,15 +328,15 @@ class KnowledgeGradient:
             return True
         posterior, worth = self._worth_of_new(model, finished_trials)
         remaining_worth = model.worth_of_rest(running_trial, posterior)
-        return remaining_worth is not None and remaining_worth < _PATIENCE * worth
+        return remaining_worth is not None and remaining_worth < _MIN_WORTH_SHARE * worth
 
-    def prospect(self, finished_trials: Sequence[FrozenTrial]) -> tuple[float, float] | None:
-        """Return how much better one more run is expected to make what would be named, and a run's noise.
+    def expected_improvement(self, finished_trials: Sequence[FrozenTrial]) -> tuple[float, float] | None:
+        """Return the expected improvement of the recommendation by one more run, and the noise of a run.
 
-        Both in units of the metric; None: too little is known to say.
+        Both in units of the metric; None if there are too few results.
 
         Args:
-            finished_trials: The first trials of the arm, all over.
+            finished_trials: The first trials of the arm, all ended.
         """
         model = self.model(finished_trials)
         if model is None or not model.may_prune:
@@ -354,24 +353,24 @@ class KnowledgeGradient:
         constant: Mapping[str, Any] | None = None,
         accepts: Callable[[Mapping[str, Any]], bool] = bool,
     ) -> list[Parameters]:
-        """Return the parameter sets of which one is expected to be best, the best single one first.
+        """Return the parameter sets with the largest expected maximum, the best single one first.
 
-        Where there are guards, of those that are likely to keep them, if there are any. A constant
-        temperature is named first unless another set is expected to be better by half a standard deviation of
-        their difference.
+        With guards, they are among those that are likely to keep them, if there are any. A constant
+        temperature is first unless another set is expected to be better by half a standard deviation of their
+        difference.
 
         Args:
-            finished_trials: Trials that are over.
-            count: How many at most.
-            seed: What is drawn follows from it.
-            constant: The best constant temperature; None: none has priority.
-            accepts: Returns whether a parameter set may be named.
+            finished_trials: Ended trials.
+            count: Largest number of sets.
+            seed: Seed of the draws.
+            constant: The best constant temperature; None: no set has priority.
+            accepts: Returns whether a parameter set may be recommended.
         """
         model = self.model(finished_trials)
         if model is None:
             return []
         rng = np.random.default_rng(seed)
-        pool, features_MD = self._nameable(model, rng)
+        pool, features_MD = self._recommendable_sets(model, rng)
         if model.has_only_diverged:
             is_trained = [row_D.tobytes() not in model.has_only_diverged for row_D in features_MD]
             pool, features_MD = list(itertools.compress(pool, is_trained)), features_MD[is_trained]
@@ -386,7 +385,7 @@ class KnowledgeGradient:
         posterior = model.posterior(features_MD)
         if (
             self._guarding is not None
-            and (likely_indices := np.flatnonzero(posterior.weights_M >= LIKELY)).size
+            and (likely_indices := np.flatnonzero(posterior.weights_M >= MIN_PROBABILITY)).size
         ):
             pool, features_MD = [pool[index] for index in likely_indices], features_MD[likely_indices]
             posterior = model.posterior(features_MD)
@@ -409,33 +408,33 @@ class KnowledgeGradient:
         num_baseline: int,
         seed: int,
     ) -> Parameters | None:
-        """Return the set of a part of the space to train, which is to find the best of that part.
+        """Return the next set of a part of the space to train, in order to find the best of that part.
 
         Args:
-            finished_trials: Trials of the arm that are over.
+            finished_trials: Ended trials of the arm.
             pending: Trials in progress.
             sets: The part of the space.
-            number: Number of the trial that is asked for.
-            num_baseline: Runs at the baseline that are over.
-            seed: What is drawn follows from it.
+            number: Number of the new trial.
+            num_baseline: Number of ended runs at the baseline.
+            seed: Seed of the draws.
 
         Returns:
-            Values of the part's names; None: too few runs are complete.
+            Values of the part's names; None if too few runs are complete.
         """
         model = self.model(finished_trials, num_baseline=num_baseline)
         if model is None:
             return None
         pool, features_MD = self._refine_candidates(model, sets, np.random.default_rng(seed))
-        # the ends of ranges are what is known least, and with so few runs a waste
-        num_promising = math.ceil(len(pool) * _PROMISING)
+        # the ends of ranges are the least known, and a waste with so few runs
+        num_promising = math.ceil(len(pool) * _PROMISING_SHARE)
         posterior = model.posterior(features_MD[:num_promising], pending=pending)
         best, _ = self._best_new(model, posterior, [*model.trials, *pending], number)
         return pool[best]
 
     def _refine_candidates(
         self, model: ArmModel, sets: CandidatePool, rng: np.random.Generator
-    ) -> tuple[list[Parameters], Array]:
-        """Return sets of a part of the space, many near the best, the best first, and their features."""
+    ) -> tuple[list[Parameters], FloatArray]:
+        """Return sets of a part of the space, many near the best, by descending mean, and their features."""
         ranked, features_MD = list[Parameters](), np.empty((0, 0))
         for _ in range(_REFINEMENTS):
             pool, features_MD = sets.pool(ranked, rng, {})
@@ -450,12 +449,12 @@ class KnowledgeGradient:
         *,
         seed: int,
     ) -> Parameters | None:
-        """Return the set of a part of the space that is expected to be best; None: too few runs are complete.
+        """Return the best set of a part of the space by the model; None if too few runs are complete.
 
         Args:
-            finished_trials: Trials that are over.
+            finished_trials: Ended trials.
             sets: The part of the space.
-            seed: What is drawn follows from it.
+            seed: Seed of the draws.
         """
         model = self.model(finished_trials)
         if model is None:
@@ -464,7 +463,7 @@ class KnowledgeGradient:
         return ranked[0]
 
     def rank_tried(self, finished_trials: Sequence[FrozenTrial]) -> list[Parameters]:
-        """Return the parameter sets that were tried, the best posterior mean first; none: too few runs."""
+        """Return the tried parameter sets, by descending posterior mean; empty if there are too few runs."""
         model = self.model(finished_trials)
         if model is None:
             return []
@@ -472,7 +471,9 @@ class KnowledgeGradient:
         means_M = model.posterior(self._sets.feature_matrix(tried_sets)).mean_M
         return [tried_sets[index] for index in np.argsort(-means_M, kind="stable")]
 
-    def _nameable(self, model: ArmModel, rng: np.random.Generator) -> tuple[list[Parameters], Array]:
+    def _recommendable_sets(
+        self, model: ArmModel, rng: np.random.Generator
+    ) -> tuple[list[Parameters], FloatArray]:
         """Return the parameter sets that may be recommended, tried ones first, and their features."""
         tried_sets = [trial.params for trial in model.ranked]
         pool_sets, features_MD = self._pool(model, rng)
@@ -483,10 +484,10 @@ class KnowledgeGradient:
     def _worth_of_new(
         self, model: ArmModel, finished_trials: Sequence[FrozenTrial]
     ) -> tuple[Posterior, float]:
-        """Return what might be named, as far as it is known, and what a step of a new run is worth."""
+        """Return the posterior of these sets, and the worth per step of a new run."""
         end = len(finished_trials)
         if end not in self._worth_cache:
-            _forget(self._worth_cache)
+            _make_room(self._worth_cache)
             _, features_MD = self._pool(model, np.random.default_rng(end))
             posterior = model.posterior(features_MD)
             _, worth = self._best_new(model, posterior, finished_trials, end)
@@ -500,17 +501,17 @@ class KnowledgeGradient:
         trials: Sequence[FrozenTrial],
         number: int,
     ) -> tuple[int, float]:
-        """Return the place of the set to train, and what a step of it is worth.
+        """Return the index of the set to train, and its worth per step.
 
-        It is the set whose training is worth most. Where nothing is left to be learned it is the set that is
-        expected to be best. A set that was trained with the trial's seed would give the same values again;
-        it is taken only where there is no other.
+        It is the set whose training is worth most. If nothing is left to be learned, it is the set with the
+        best expected value. A set that was already trained with the trial's seed would repeat its values; it
+        is returned only if there is no other.
         """
         stream = self._stream_of(number)
         same_stream_trials = [trial for trial in trials if self._stream_of(trial.number) == stream]
         used_keys = {self._cached_features(trial).tobytes() for trial in same_stream_trials}
         worth_M = model.worth_of_new(posterior, number) / model.total_steps
-        min_worth = _NOTHING * float(np.ptp(posterior.mean_M)) / model.total_steps
+        min_worth = _MIN_IMPROVEMENT * float(np.ptp(posterior.mean_M)) / model.total_steps
         clipped_worth_M = np.where(worth_M > min_worth, worth_M, 0.0)
         order = np.lexsort((-posterior.mean_M, -clipped_worth_M)).tolist()
         best = next(
@@ -521,9 +522,9 @@ class KnowledgeGradient:
     def _untried_set(
         self, trials: Sequence[FrozenTrial], number: int, fixed: Mapping[str, Any], *, begins: bool
     ) -> Parameters | None:
-        """Return a set of a small space that no trial has, or, at the beginning, none with the trial's seed.
+        """Return an untried set of a small space, or, at the beginning, one not tried with the trial's seed.
 
-        None: the space is not small, or all have been tried.
+        None if the space is not small, or all sets have been tried.
         """
         candidates = [{**parameters, **fixed} for parameters in self._sets.exhaustive_configs]
         if not candidates:
@@ -544,7 +545,7 @@ class KnowledgeGradient:
                     return candidate
         return None
 
-    def _cached_features(self, trial: FrozenTrial) -> Array:
+    def _cached_features(self, trial: FrozenTrial) -> FloatArray:
         if trial.number not in self._trials_described:
             self._trials_described[trial.number] = self.describe(trial.params)
         return self._trials_described[trial.number]
@@ -552,12 +553,12 @@ class KnowledgeGradient:
     def _stream_of(self, number: int) -> int:
         if self._streams is None:
             return number
-        # numbers of the design lie below those of the search by a multiple of this
-        return shared_seed(number % (self._streams * MOST_RUNS), self._streams)
+        # numbers of the first design are below those of the search by a multiple of this
+        return shared_seed(number % (self._streams * MAX_RUNS), self._streams)
 
     def _pool(
         self, model: ArmModel, rng: np.random.Generator, fixed: Mapping[str, Any] | None = None
-    ) -> tuple[list[Parameters], Array]:
+    ) -> tuple[list[Parameters], FloatArray]:
         """Return the candidate parameter sets and their features."""
         return self._sets.pool([trial.params for trial in model.ranked], rng, fixed or {})
 
@@ -571,23 +572,23 @@ def _is_better(posterior: Posterior, index: int, other_index: int) -> bool:
         - 2 * covariance_MM[index, other_index]
     )
     gain = float(posterior.mean_M[index] - posterior.mean_M[other_index])
-    return gain > 0 and gain >= _CLEARLY * math.sqrt(max(float(variance), 0.0))
+    return gain > 0 and gain >= _CLEAR_MARGIN * math.sqrt(max(float(variance), 0.0))
 
 
-def _with_earlier(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
-    def describe_with_earlier(sampled: Mapping[str, Any]) -> Array:
+def _add_trends(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
+    def describe_with_earlier(sampled: Mapping[str, Any]) -> FloatArray:
         own_D = featurize(sampled)
         return np.append(own_D, [prior_study(own_D) for prior_study in earlier])
 
     return describe_with_earlier
 
 
-def _of_use(
+def _usable_trials(
     trials: Iterable[FrozenTrial], stream_of: Callable[[int], int]
 ) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
-    """Return the trials that came to their end, and those that were ended and may be forecast.
+    """Return the complete trials, and the ended ones that can be forecast.
 
-    Of trials that are one training, the one with most steps counts.
+    Of trials that are the same training, the one with most steps counts.
     """
     longest: dict[Hashable, tuple[bool, int, FrozenTrial]] = {}
     for trial in trials:
@@ -595,7 +596,7 @@ def _of_use(
         is_complete = has_ended and trial.value is not None and math.isfinite(trial.value)
         if not is_complete and trial.state != TrialState.PRUNED:
             continue
-        training = _training(trial, stream_of)
+        training = _training_id(trial, stream_of)
         entry = is_complete, max(trial.intermediate_values, default=0), trial
         if training not in longest or entry[:2] > longest[training][:2]:
             longest[training] = entry
@@ -604,13 +605,13 @@ def _of_use(
     return complete_trials, [trial for is_complete, _, trial in entries if not is_complete]
 
 
-def _training(trial: FrozenTrial, stream_of: Callable[[int], int]) -> Hashable:
-    """Return what is equal for trials with the same values and seed, which are one training."""
+def _training_id(trial: FrozenTrial, stream_of: Callable[[int], int]) -> Hashable:
+    """Return a key that is equal for trials with the same values and seed, which are the same training."""
     # a choice may be a list
     return stream_of(trial.number), frozenset((name, repr(value)) for name, value in trial.params.items())
 
 
-def _forget(cache: dict[Any, Any]) -> None:
-    """Make room for one more: trials in flight ask by turns, each for what it may know."""
+def _make_room(cache: dict[Any, Any]) -> None:
+    """Make room for one entry: trials in progress alternate, each with its own history."""
     if len(cache) >= _IN_FLIGHT:
         del cache[next(iter(cache))]

@@ -1,6 +1,6 @@
-"""The samplers and pruners that a spec may name: Optuna's own, with the spec's options and a derived seed.
+"""Samplers and pruners of a spec: Optuna's, with the options of the spec and a derived seed.
 
-Names and types of options were checked with the spec (spec/strategy_options.py).
+Names and types of options are checked with the spec (spec/strategy_options.py).
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from optuna.distributions import BaseDistribution
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import PRUNERS, SAMPLERS, SamplerOrPrunerConfig
 
-# Optuna 5's defaults, written down so that another version of it does not change a study.
+# Optuna 5's defaults, fixed here so that another version does not change a study.
 _DEFAULTS: dict[str, dict[str, Any]] = {
     "tpe": {"multivariate": True, "constant_liar": True},
     "median": {"n_startup_trials": 5},
 }
-# Trials at most that a sampler is tried with.
+# largest number of trials in the test of a sampler
 _MAX_TEST_TRIALS = 100
 
 
 def _create_strategy(
     section: str, classes: Mapping[str, str | None], strategy: SamplerOrPrunerConfig, **forced: Any
 ) -> Any:
-    """Return Optuna's sampler or pruner that the spec names; None: it is tempopt's own."""
+    """Return the sampler or pruner of Optuna in the spec; None for tempopt's own."""
     class_name = classes[strategy.name]
     if class_name is None:
         return None
@@ -40,14 +40,14 @@ def _create_strategy(
 
 
 def make_sampler(strategy: SamplerOrPrunerConfig, *, seed: int) -> optuna.samplers.BaseSampler | None:
-    """Return the sampler of Optuna that the spec names; None: it is tempopt's own, in knowledge_gradient.py.
+    """Return the sampler of Optuna in the spec; None for tempopt's own, in knowledge_gradient.py.
 
     Args:
         strategy: Name and options.
-        seed: Only its lower 32 bits count.
+        seed: Seed; only its lower 32 bits are used.
 
     Raises:
-        SpecError: The sampler does not take an option.
+        SpecError: The sampler does not accept an option.
     """
     sampler: optuna.samplers.BaseSampler | None = _create_strategy(
         "sampler", SAMPLERS, strategy, seed=seed & 0xFFFFFFFF
@@ -56,20 +56,20 @@ def make_sampler(strategy: SamplerOrPrunerConfig, *, seed: int) -> optuna.sample
 
 
 def make_pruner(strategy: SamplerOrPrunerConfig) -> optuna.pruners.BasePruner | None:
-    """Return the pruner of Optuna that the spec names; None: it is tempopt's own, in knowledge_gradient.py.
+    """Return the pruner of Optuna in the spec; None for tempopt's own, in knowledge_gradient.py.
 
     Raises:
-        SpecError: The pruner does not take an option.
+        SpecError: The pruner does not accept an option.
     """
     pruner: optuna.pruners.BasePruner | None = _create_strategy("pruner", PRUNERS, strategy)
     return pruner
 
 
 def try_strategies(sampler: SamplerOrPrunerConfig, pruner: SamplerOrPrunerConfig) -> None:
-    """Refuse a sampler or pruner that cannot be made, or that fails once it has learned from some trials.
+    """Refuse a sampler or pruner that cannot be constructed, or that fails after learning from some trials.
 
     Raises:
-        SpecError: What an option says cannot be worked with.
+        SpecError: The value of an option is not usable.
     """
     make_pruner(pruner)
     optuna_sampler = make_sampler(sampler, seed=0)

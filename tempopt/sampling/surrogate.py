@@ -1,17 +1,16 @@
-"""What runs tell of parameter sets that were not tried, and what one more run would tell: numbers only.
+"""Predictions of untried parameter sets from runs, and the value of one more run: numbers only.
 
-A Gaussian process over parameter sets, of runs that are noisy and partly broken off: Rasmussen and Williams
-2006, "Gaussian Processes for Machine Learning": prediction by algorithm 2.1, the gradient of the evidence by
-equation 5.9. Shapes: N runs, D features, M parameter sets asked about.
+A Gaussian process over parameter sets, for noisy runs of which some were pruned: Rasmussen and Williams 2006,
+"Gaussian Processes for Machine Learning": prediction by algorithm 2.1, gradient of the evidence by equation
+5.9. Shapes: N runs, D features, M queried parameter sets.
 
-What a run is worth is how much better the parameter set that one would name after it is expected to be: the
+The worth of a run is the expected improvement of the parameter set that is recommended after it: the
 knowledge gradient for correlated normal beliefs (Frazier, Powell and Dayanik 2009, "The Knowledge-Gradient
-Policy for Correlated Normal Beliefs", INFORMS Journal on Computing 21(4), equations 7 and 8). Values are
-compared by what they are in the mean over seeds, so that a lucky run is worth nothing by itself.
+Policy for Correlated Normal Beliefs", INFORMS Journal on Computing 21(4), equations 7 and 8). Sets are
+compared by their mean over seeds, so that a lucky run alone is worth nothing.
 
-The final value of a run that was pruned is forecast by how the complete ones continued from there. At each
-step that runs report at, the values of complete runs there are set beside what they came to in the end: a
-line through them, drawn towards "nothing is known" while they are few, forecasts the others.
+The final value of a pruned run is forecast from complete runs: at each step with reports, a line is fitted
+from their values at that step to their final values, shrunk towards no information while they are few.
 """
 
 from __future__ import annotations
@@ -27,13 +26,14 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.optimize import minimize
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 Reports = Mapping[int, float]
 
 _JITTER = 1e-8
 _LENGTH = np.log(0.5), 0.75
-# As the root of the number of features (Hvarfner, Hellsten and Nardi 2024, "Vanilla Bayesian Optimization
-# Performs Great in High Dimensions", equation 6): else a function of many would be rough in all of them.
+# As the square root of the number of features (Hvarfner, Hellsten and Nardi 2024, "Vanilla Bayesian
+# Optimization Performs Great in High Dimensions", equation 6): otherwise a function of many features would be
+# rough in all of them.
 _USUAL_FEATURES = 4
 _SIGNAL = 0.0, 1.0
 _NOISE = np.log(0.3), 1.0
@@ -49,23 +49,23 @@ _ROOM = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What is known of runs.
+    """Results of runs.
 
     Args:
-        features_ND: Parameter sets, each feature of a range of about 1; trends last, as deviations.
-        seeds_N: Which of the study's seeds each was trained with.
-        values_N: Values, or forecasts of them; more is better.
-        excess_N: Variance of a value on top of the noise of a run, 0 for runs that are complete. Runs of
-            like parameter sets have it in common: a forecast that is wrong is wrong for all of them.
+        features_ND: Parameter sets, each feature with a range of about 1; trends last, as deviations.
+        seeds_N: Index of the study seed of each run.
+        values_N: Values, or forecasts of them; larger is better.
+        excess_N: Variance of a value in addition to the noise of a run, 0 for complete runs. Runs of similar
+            parameter sets share it: a wrong forecast is wrong for all of them.
     """
 
-    features_ND: Array
+    features_ND: FloatArray
     seeds_N: NDArray[np.int64]
-    values_N: Array
-    excess_N: Array
+    values_N: FloatArray
+    excess_N: FloatArray
 
     def concat(self, other_runs: Observations) -> Observations:
-        """Return these runs and others; features of none need not have their number of entries."""
+        """Return these runs and others; an empty set of runs may have any number of features."""
         if not len(other_runs.values_N):
             return self
         return Observations(
@@ -77,27 +77,28 @@ class Observations:
 
 
 class Surrogate:
-    """The mean over seeds of parameter sets, given runs.
+    """Means over seeds of parameter sets, given runs.
 
-    The covariance is a Matérn one (ν = 5/2) with a length for each feature. What a seed does to all its runs
-    is a number of its own; what it does beyond that is alike for parameter sets that are alike, with the same
-    lengths (Pearce, Poloczek and Branke 2022, "Bayesian Optimization Allowing for Common Random Numbers",
-    Operations Research 70(6)). Values may follow trends, each by a factor that is normally distributed.
-    Lengths and variances are those of highest posterior density under wide priors.
+    The covariance is a Matérn kernel (ν = 5/2) with a length for each feature. A seed has an effect that is
+    common to all of its runs, and one that is similar for similar parameter sets, with the same lengths
+    (Pearce, Poloczek and Branke 2022, "Bayesian Optimization Allowing for Common Random Numbers", Operations
+    Research 70(6)). Values may follow trends, each by a normally distributed factor. Lengths and variances
+    maximise the posterior density under wide priors.
 
     Args:
-        runs: At least one.
-        trends: How many of the features, the last ones, are trends.
-        start: Lengths and variances to search from, as in ``found`` of an earlier one; None: the priors'.
-        fit: Whether to search for better ones.
+        runs: The runs, at least one.
+        trends: Number of trailing features that are trends.
+        start: Start of the search for lengths and variances, as from ``found`` of an earlier one; None: the
+            priors'.
+        fit: Whether to search for better lengths and variances.
 
     Attributes:
         found: Logarithms of the lengths, then of the deviations of the trends' factors if there are any, of
-            signal, a seed's own part, noise, and what a seed does to all.
+            the signal, the seed's specific effect, the noise, and the seed's common effect.
     """
 
     def __init__(
-        self, runs: Observations, *, trends: int = 0, start: Array | None = None, fit: bool = True
+        self, runs: Observations, *, trends: int = 0, start: FloatArray | None = None, fit: bool = True
     ) -> None:
         self._runs = runs
         self._trends = trends
@@ -116,87 +117,92 @@ class Surrogate:
         trend = [_TREND] if trends else []
         self._prior = np.array([length] * count + trend + [_SIGNAL, _SEED_SIGNAL, _NOISE, _SHARED])
         begin = self._prior[:, 0] if start is None else start
-        self.log_hyperparameters: Array = self._fit_hyperparameters(begin) if fit else begin
+        self.log_hyperparameters: FloatArray = self._fit_hyperparameters(begin) if fit else begin
         self._lower, self._weights_N = self._solve(self.log_hyperparameters)
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a run about the mean of its parameter set and that of its seed."""
+        """Standard deviation of a run around the mean of its parameter set and of its seed."""
         _, seed_signal, noise, _ = _variances(self.log_hyperparameters)
         return float(np.sqrt(seed_signal + noise)) * self._scale
 
-    def _mean_and_half(self, features_MD: Array) -> tuple[Array, Array]:
-        """Return means, and what the runs take off the prior's covariance, as its square root (N, M)."""
+    def _mean_and_half(self, features_MD: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return means, and the square root (N, M) of the reduction of the prior covariance by the runs."""
         cross_MN = self._prior_covariance(features_MD, self._runs.features_ND)
-        half_NM: Array = solve_triangular(self._lower, cross_MN.T, lower=True, check_finite=False)
+        half_NM: FloatArray = solve_triangular(self._lower, cross_MN.T, lower=True, check_finite=False)
         return self._mean_of(cross_MN), half_NM
 
-    def _mean_of(self, cross_MN: Array) -> Array:
-        mean_M: Array = self._mean + self._scale * (cross_MN @ self._weights_N)
+    def _mean_of(self, cross_MN: FloatArray) -> FloatArray:
+        mean_M: FloatArray = self._mean + self._scale * (cross_MN @ self._weights_N)
         return mean_M
 
-    def _prior_covariance(self, one_MD: Array, other_ND: Array, same_MN: Array | float = 0.0) -> Array:
-        """Return the covariance of parameter sets, and where ``same_MN`` is 1 of runs of one seed."""
+    def _prior_covariance(
+        self, one_MD: FloatArray, other_ND: FloatArray, same_MN: FloatArray | float = 0.0
+    ) -> FloatArray:
+        """Return the covariance of parameter sets, or, where ``same_MN`` is 1, of runs with one seed."""
         signal, seed_signal, _, shared = _variances(self.log_hyperparameters)
         shape_MN = _matern(self._squared_differences(one_MD, other_ND), self._lengths)[0]
         of_sets_MN = signal * shape_MN + self._trend(self.log_hyperparameters) * self._trend_products(
             one_MD, other_ND
         )
-        covariance_MN: Array = of_sets_MN + same_MN * (shared + seed_signal * shape_MN)
+        covariance_MN: FloatArray = of_sets_MN + same_MN * (shared + seed_signal * shape_MN)
         return covariance_MN
 
-    def _prior_variance(self, features_MD: Array) -> Array:
+    def _prior_variance(self, features_MD: FloatArray) -> FloatArray:
         trends_M = (features_MD[:, self._lengths_end :] ** 2).sum(axis=1)
-        variance_M: Array = (
+        variance_M: FloatArray = (
             _variances(self.log_hyperparameters)[0] + self._trend(self.log_hyperparameters) * trends_M
         )
         return variance_M
 
-    def _with_runs(self, features_MD: Array, seeds_M: NDArray[np.int64]) -> Array:
-        """Return the covariance of runs to come with those that there are, shape (M, N)."""
+    def _covariance_with_runs(self, features_MD: FloatArray, seeds_M: NDArray[np.int64]) -> FloatArray:
+        """Return the covariance of future runs with the observed ones, shape (M, N)."""
         same_MN = seeds_M[:, None] == self._runs.seeds_N[None, :]
         return self._prior_covariance(features_MD, self._runs.features_ND, same_MN)
 
-    def _squared_differences(self, one_MD: Array, other_ND: Array) -> Array:
-        """Return squared differences by feature, shape (D, M, N), trends left out."""
+    def _squared_differences(self, one_MD: FloatArray, other_ND: FloatArray) -> FloatArray:
+        """Return squared differences by feature, shape (D, M, N), without trends."""
         end = self._lengths_end
-        squares: Array = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
+        squares: FloatArray = (one_MD.T[:end, :, None] - other_ND.T[:end, None, :]) ** 2
         return squares
 
-    def _trend_products(self, one_MD: Array, other_ND: Array) -> Array:
-        together: Array = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
+    def _trend_products(self, one_MD: FloatArray, other_ND: FloatArray) -> FloatArray:
+        together: FloatArray = one_MD[:, self._lengths_end :] @ other_ND[:, self._lengths_end :].T
         return together
 
-    def _trend(self, point: Array) -> float:
+    def _trend(self, point: FloatArray) -> float:
         """Return the variance of the trends' factors."""
         return float(np.exp(2 * point[-5])) if self._trends else 0.0
 
-    def mean(self, features_MD: Array) -> Array:
+    def mean(self, features_MD: FloatArray) -> FloatArray:
         """Return the predicted means of parameter sets."""
         return self._mean_of(self._prior_covariance(features_MD, self._runs.features_ND))
 
     def posterior(
-        self, features_MD: Array, weigh: Callable[[Array], Array] | None = None, base: float = 0.0
+        self,
+        features_MD: FloatArray,
+        weigh: Callable[[FloatArray], FloatArray] | None = None,
+        base: float = 0.0,
     ) -> Posterior:
         """Return the predicted means of parameter sets, with their covariance.
 
         Args:
             features_MD: The parameter sets.
-            weigh: Returns by what factor each counts that is better than the base; None: each fully.
-            base: Value assumed for a set that does not count at all.
+            weigh: Returns the factor on the improvement of each set over the base; None: 1 for all.
+            base: Value of a set with factor 0.
         """
         return Posterior(self, features_MD, weigh, base)
 
-    def with_pending(self, features_PD: Array, seeds_P: NDArray[np.int64]) -> Surrogate:
+    def with_pending(self, features_PD: FloatArray, seeds_P: NDArray[np.int64]) -> Surrogate:
         """Return a surrogate in which runs in progress have their predicted values.
 
         Args:
             features_PD: Their parameter sets.
-            seeds_P: The seeds that they are trained with.
+            seeds_P: Indices of their study seeds.
         """
         if not len(features_PD):
             return self
-        mean_P = self._mean_of(self._with_runs(features_PD, seeds_P))
+        mean_P = self._mean_of(self._covariance_with_runs(features_PD, seeds_P))
         pending = Observations(
             features_ND=features_PD, seeds_N=seeds_P, values_N=mean_P, excess_N=np.zeros(len(mean_P))
         )
@@ -205,11 +211,11 @@ class Surrogate:
         )
 
     @property
-    def _lengths(self) -> Array:
+    def _lengths(self) -> FloatArray:
         return self.log_hyperparameters[: self._lengths_end]
 
-    def _covariance(self, point: Array) -> tuple[Array, Array, Array]:
-        """Return the covariance of values, the correlation, and the derivative by squared distance."""
+    def _covariance(self, point: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return the covariance of values, the correlation, and its derivative by squared distance."""
         shape_NN, slope_NN = _matern(self._squares_DNN, point[: self._lengths_end])
         signal, seed_signal, noise, shared = _variances(point)
         factor_NN = signal + seed_signal * self._same_NN + self._alike_NN
@@ -218,14 +224,14 @@ class Surrogate:
         whole_NN[np.diag_indices_from(whole_NN)] += noise + _JITTER
         return whole_NN, shape_NN, factor_NN * slope_NN
 
-    def _solve(self, point: Array) -> tuple[Array, Array]:
-        lower: Array = cholesky(self._covariance(point)[0], lower=True)
+    def _solve(self, point: FloatArray) -> tuple[FloatArray, FloatArray]:
+        lower: FloatArray = cholesky(self._covariance(point)[0], lower=True)
         return lower, cho_solve((lower, True), self._values_N)
 
-    def _fit_hyperparameters(self, start: Array) -> Array:
+    def _fit_hyperparameters(self, start: FloatArray) -> FloatArray:
         centre, width = self._prior.T
         lowest = centre - _BOUND * width
-        # an evaluation, unlike a training, has no noise at all
+        # an evaluation, unlike a training, may be without noise
         lowest[_QUIET] = (centre - _QUIETEST * width)[_QUIET]
         bounds = list(zip(lowest, centre + _BOUND * width, strict=True))
         optimum: Any = minimize(
@@ -236,10 +242,10 @@ class Surrogate:
             bounds=bounds,
             options={"maxiter": _ITERATIONS},
         )
-        best: Array = optimum.x
+        best: FloatArray = optimum.x
         return best
 
-    def _loss(self, point: Array) -> tuple[float, Array]:
+    def _loss(self, point: FloatArray) -> tuple[float, FloatArray]:
         """Return the negative logarithm of the posterior density, and its gradient."""
         whole_NN, shape_NN, slope_NN = self._covariance(point)
         lower = cholesky(whole_NN, lower=True)
@@ -266,10 +272,10 @@ class Surrogate:
         return float(evidence + (deviations**2).sum() / 2), np.array(slopes) + deviations / width
 
 
-def pull_in_low_outliers(values_N: Array) -> Array:
-    """Return values of which those that are far below the others are drawn near, in their order.
+def pull_in_low_outliers(values_N: FloatArray) -> FloatArray:
+    """Return values in which those far below the others are moved closer, in the same order.
 
-    How bad the worst are says nothing of which is best, and must not be the scale that the best are seen at.
+    How bad the worst values are does not matter, and must not set the scale at which the best are compared.
     """
     middle, best = float(np.median(values_N)), float(values_N.max())
     room = _ROOM * (best - middle)
@@ -283,45 +289,45 @@ class Posterior:
     """The means over seeds of parameter sets: a normal distribution.
 
     Args:
-        surrogate: Whose beliefs.
+        surrogate: The surrogate that predicts them.
         features_MD: The parameter sets.
-        weigh: As in :meth:`Surrogate.posterior`: means are then taken from the base, and multiplied.
-        base: As there; read with ``weigh`` only.
+        weigh: As in :meth:`Surrogate.posterior`: differences of means to the base are multiplied.
+        base: As in :meth:`Surrogate.posterior`; used with ``weigh`` only.
 
     Attributes:
         features_MD: The parameter sets.
-        weights_M: By what factor they count.
+        weights_M: Factors on the sets.
         mean_M: Their means.
     """
 
     def __init__(
         self,
         surrogate: Surrogate,
-        features_MD: Array,
-        weigh: Callable[[Array], Array] | None = None,
+        features_MD: FloatArray,
+        weigh: Callable[[FloatArray], FloatArray] | None = None,
         base: float = 0.0,
     ) -> None:
         self._surrogate = surrogate
         self._weigh, self._base = weigh, base
         self.features_MD = features_MD
         mean_M, self._half_NM = surrogate._mean_and_half(features_MD)
-        self.weights_M: Array = np.ones(len(features_MD)) if weigh is None else weigh(features_MD)
-        self.mean_M: Array = mean_M if weigh is None else self.weights_M * (mean_M - base)
+        self.weights_M: FloatArray = np.ones(len(features_MD)) if weigh is None else weigh(features_MD)
+        self.mean_M: FloatArray = mean_M if weigh is None else self.weights_M * (mean_M - base)
 
-    def covariance(self) -> Array:
+    def covariance(self) -> FloatArray:
         """Return the covariances, shape (M, M)."""
         prior_MM = self._surrogate._prior_covariance(self.features_MD, self.features_MD)
-        covariance: Array = self._surrogate._scale**2 * (prior_MM - self._half_NM.T @ self._half_NM)
+        covariance: FloatArray = self._surrogate._scale**2 * (prior_MM - self._half_NM.T @ self._half_NM)
         return covariance * np.outer(self.weights_M, self.weights_M)
 
-    def variance(self) -> Array:
+    def variance(self) -> FloatArray:
         """Return the variances, shape (M,)."""
         left_M = self._surrogate._prior_variance(self.features_MD) - (self._half_NM**2).sum(axis=0)
-        variance_M: Array = self._surrogate._scale**2 * np.maximum(left_M, 0.0) * self.weights_M**2
+        variance_M: FloatArray = self._surrogate._scale**2 * np.maximum(left_M, 0.0) * self.weights_M**2
         return variance_M
 
-    def with_candidate(self, features_D: Array) -> Posterior:
-        """Return beliefs of these parameter sets and of one more, the last one."""
+    def with_candidate(self, features_D: FloatArray) -> Posterior:
+        """Return the posterior of these parameter sets and of one more, at the end."""
         single, joint = Posterior(self._surrogate, features_D[None], self._weigh, self._base), copy(self)
         joint.features_MD = np.vstack([self.features_MD, single.features_MD])
         joint.mean_M = np.append(self.mean_M, single.mean_M)
@@ -329,15 +335,15 @@ class Posterior:
         joint._half_NM = np.hstack([self._half_NM, single._half_NM])
         return joint
 
-    def of_runs(self, features_KD: Array, seed: int) -> tuple[Array, Array, Array]:
-        """Return the predicted values of runs with a seed: means, variances, covariances, (M, K).
+    def predict_runs(self, features_KD: FloatArray, seed: int) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return predicted values of runs with a seed: means, variances, covariances with the sets, (M, K).
 
         Args:
             features_KD: The runs' parameter sets.
-            seed: Which of the study's seeds they are trained with.
+            seed: Index of the study seed of the runs.
         """
         surrogate = self._surrogate
-        cross_KN = surrogate._with_runs(features_KD, np.full(len(features_KD), seed))
+        cross_KN = surrogate._covariance_with_runs(features_KD, np.full(len(features_KD), seed))
         half_NK = solve_triangular(surrogate._lower, cross_KN.T, lower=True, check_finite=False)
         _, seed_signal, noise, shared = _variances(surrogate.log_hyperparameters)
         before_K = surrogate._prior_variance(features_KD) + seed_signal + noise + shared
@@ -348,18 +354,18 @@ class Posterior:
         return surrogate._mean_of(cross_KN), square * left_K, square * together_MK
 
 
-def _variances(point: Array) -> tuple[float, float, float, float]:
-    """Return the variances of the signal, of a seed's own part, of noise, and of what a seed does to all."""
+def _variances(point: FloatArray) -> tuple[float, float, float, float]:
+    """Return the variances of signal, seed's specific effect, noise, and seed's common effect."""
     signal, seed_signal, noise, shared = np.exp(2 * point[-4:]).tolist()
     return signal, seed_signal, noise, shared
 
 
-def _relative(runs: Observations) -> Array:
+def _relative(runs: Observations) -> FloatArray:
     spread = float(np.var(runs.values_N))
     return runs.excess_N / spread if spread > 0 else np.zeros(len(runs.excess_N))
 
 
-def _matern(squares_DMN: Array, lengths_D: Array) -> tuple[Array, Array]:
+def _matern(squares_DMN: FloatArray, lengths_D: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the correlation at squared differences, and its derivative by the scaled squared distance."""
     square_MN = np.tensordot(np.exp(-2 * lengths_D), squares_DMN, axes=1)
     root_MN = np.sqrt(5.0 * square_MN)
@@ -369,68 +375,67 @@ def _matern(squares_DMN: Array, lengths_D: Array) -> tuple[Array, Array]:
 
 # ---- what a run is worth
 
-# A piecewise linear function of a normal variable, integrated by nodes: 15 suffice to rank, see its test
+# A piecewise linear function of a normal variable, integrated by nodes: 15 suffice to rank (see its test)
 _NODES, _MASS = np.polynomial.hermite_e.hermegauss(15)
 _MASS = _MASS / _MASS.sum()
 _WORLDS = 1024
 
 
-def knowledge_gradient(mean_M: Array, variance_K: Array, together_MK: Array) -> Array:
-    """Return the expected rise of the greatest mean that one more complete run would bring, for each of some.
+def knowledge_gradient(mean_M: FloatArray, variance_K: FloatArray, together_MK: FloatArray) -> FloatArray:
+    """Return the expected increase of the largest mean by one more complete run, for each of several runs.
 
     Args:
-        mean_M: Expected values of the sets; more is better.
-        variance_K: How far each run may be from what is expected of it, > 0.
+        mean_M: Expected values of the sets; larger is better.
+        variance_K: Predictive variance of each run, > 0.
         together_MK: Covariances of the sets with the runs.
     """
     return _rise(mean_M[:, None], together_MK / np.sqrt(variance_K))
 
 
 def continuation_value(
-    mean_M: Array, *, run: tuple[float, float, Array], forecast: float, doubt: float
+    mean_M: FloatArray, *, run: tuple[float, float, FloatArray], forecast: float, doubt: float
 ) -> float:
-    """Return the expected rise of the greatest mean that the rest of a run would bring.
+    """Return the expected increase of the largest mean by the rest of a run.
 
-    A run that was forecast has told something already; its rest tells what the forecast left open.
+    A forecast run has already given information; its rest gives what the forecast left open.
 
     Args:
         mean_M: Expected values of the sets without the forecast.
         run: Mean and variance of the final value of the run, and its covariances with the sets, shape (M,).
         forecast: Forecast of the run's value.
-        doubt: Variance of that forecast about the run's value, > 0.
+        doubt: Variance of that forecast around the run's value, > 0.
     """
     mean, variance, together_M = run
     total_variance = variance + doubt
     means_M = mean_M + together_M * (forecast - mean) / total_variance
-    # of the run's end, given its forecast: covariance with the means doubt / total_variance of what it
-    # was, variance * doubt / total_variance
+    # of the final value given the forecast: the covariance with the means is doubt / total_variance of the
+    # former one, the variance is variance * doubt / total_variance
     return float(
         _rise(means_M[:, None], together_M[:, None] * math.sqrt(doubt / (total_variance * variance)))[0]
     )
 
 
-def _rise(mean_M1: Array, change_MK: Array) -> Array:
+def _rise(mean_M1: FloatArray, change_MK: FloatArray) -> FloatArray:
     """Return E[max(mean + change z)] - max(mean) over a standard normal z, for each column of changes."""
     expected_K = np.zeros(change_MK.shape[1])
     for node, mass in zip(_NODES, _MASS, strict=True):
         expected_K += mass * (mean_M1 + node * change_MK).max(axis=0)
-    rise_K: Array = np.maximum(expected_K - mean_M1.max(), 0.0)
+    rise_K: FloatArray = np.maximum(expected_K - mean_M1.max(), 0.0)
     return rise_K
 
 
 def select_batch(
     posterior: Posterior, *, count: int, rng: np.random.Generator, first: int | None = None
 ) -> list[int]:
-    """Return the places of the sets of which the best is expected to be best.
+    """Return the indices of the sets with the largest expected maximum.
 
-    Each that follows the first is the one that adds most to the expected maximum of those before it and
-    itself.
+    Each set after the first is the one that increases the expected maximum most.
 
     Args:
-        posterior: Values of the sets; more is better.
-        count: How many, 1 to M.
-        rng: Draws the possible worlds that are looked at.
-        first: Place of the first set; None: the best single one.
+        posterior: Values of the sets; larger is better.
+        count: Number of sets, 1 to M.
+        rng: Generator of the samples of the posterior.
+        first: Index of the first set; None: the best single one.
     """
     mean_M = posterior.mean_M
     indices = [int(np.argmax(mean_M)) if first is None else first]
@@ -450,18 +455,18 @@ def select_batch(
 
 # ---- forecasts of runs that were pruned
 
-_DOUBT = 4.0
-"""As many runs as stand against a line that complete runs seem to make."""
+_SHRINKAGE_RUNS = 4.0
+"""Number of runs that shrink the line through complete runs."""
 _FEWEST = 3
 _MIN_CORRELATION = 0.1
 _SMOOTHED = 2
 
 
 class CurveExtrapolator:
-    """What to expect of a run by what it has reported.
+    """Forecast of the final value of a run from its reports.
 
     Args:
-        complete_runs: Reports (step to value) and end value of each complete run.
+        complete_runs: Reports (step to value) and final value of each complete run.
     """
 
     def __init__(self, complete_runs: Sequence[tuple[Reports, float]]) -> None:
@@ -472,7 +477,7 @@ class CurveExtrapolator:
         self._lines: dict[int, tuple[float, float, float] | None] = {}
 
     def __call__(self, reports: Reports) -> tuple[float, float] | None:
-        """Return the forecast end value and its variance; None if nothing can be said."""
+        """Return the forecast final value and its variance; None if it cannot be forecast."""
         if not reports:
             return None
         step = max(reports)
@@ -483,7 +488,9 @@ class CurveExtrapolator:
         return self._mean + slope * (mean_of_last_reports(reports, step) - centre), variance
 
     def _line(self, step: int) -> tuple[float, float, float] | None:
-        """Return mean at a step, slope to the end, and the variance that is left; None: too few runs."""
+        """Return mean at a step, slope to the end, and the remaining variance; None if there are too few
+        runs.
+        """
         if step not in self._lines:
             self._lines[step] = self._fit_line(step)
         return self._lines[step]
@@ -498,16 +505,16 @@ class CurveExtrapolator:
         spread = float(step_values.var(ddof=1))
         if spread <= 0 or self._variance <= 0:
             return None
-        shrinkage = len(pairs) / (len(pairs) + _DOUBT)
+        shrinkage = len(pairs) / (len(pairs) + _SHRINKAGE_RUNS)
         correlation = shrinkage * float(np.corrcoef(step_values, end_values)[0, 1])
         if correlation < _MIN_CORRELATION:
             return None
-        # what a value there says of the end by itself: not drawn towards the mean of those that came through
+        # the final value given the value at this step alone, without regression to the mean of surviving runs
         slope = math.sqrt(self._variance / spread) / correlation
         return float(step_values.mean()), slope, self._variance * (1.0 / correlation**2 - 1.0) + 1e-12
 
 
 def mean_of_last_reports(reports: Reports, step: int) -> float:
-    """Return the mean of the last reports up to a step: a single validation is noisy."""
+    """Return the mean of the last reports up to a step, since a single validation is noisy."""
     steps = sorted(s for s in reports if s <= step)[-_SMOOTHED:]
     return sum(reports[s] for s in steps) / len(steps)

@@ -1,4 +1,4 @@
-"""Where a value lies in its distribution: 0 is the lowest value, 1 the highest, equal steps are as likely."""
+"""Position of a value in its distribution: 0 is the lowest value, 1 the highest, with uniform probability."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _DIGITS = 4
 
 
 def sorted_choices(distribution: CategoricalDistribution) -> list[Any]:
-    """Return the choices in an order that is the same however they are listed."""
+    """Return the choices in an order that is independent of their order in the spec."""
     return sorted(distribution.choices, key=repr)
 
 
 def count_values(distribution: BaseDistribution) -> float:
-    """Return how many values a distribution has; inf for a continuous range."""
+    """Return the number of values of a distribution; inf for a continuous range."""
     if isinstance(distribution, CategoricalDistribution):
         return len(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -30,11 +30,11 @@ def count_values(distribution: BaseDistribution) -> float:
 
 
 def configurations(space: Mapping[str, BaseDistribution], *, max_count: int) -> list[dict[str, Any]]:
-    """Return every combination of values of a space; none where there are more than ``max_count``.
+    """Return every combination of values of a space; empty if there are more than ``max_count``.
 
     Args:
         space: Optuna's distributions by name.
-        max_count: Largest number of combinations that is listed, >= 1.
+        max_count: Largest number of listed combinations, >= 1.
     """
     if math.prod(count_values(distribution) for distribution in space.values()) > max_count:
         return []
@@ -49,15 +49,15 @@ def _values(distribution: BaseDistribution) -> list[Any]:
     assert isinstance(distribution, FloatDistribution | IntDistribution)
     step = distribution.step or 0
     steps = range(int(count_values(distribution)))
-    # as at_place rounds, so that equal values are the same number
+    # the rounding of from_unit, so that equal values are the same number
     return [min(distribution.low + step * index, distribution.high) for index in steps]
 
 
 def from_unit(distribution: BaseDistribution, position: float) -> Any:
-    """Return the value at a place; numbers of a continuous range have four significant digits.
+    """Return the value at a position; numbers of a continuous range have four significant digits.
 
     Args:
-        distribution: Optuna's.
+        position: Position in [0, 1].
         position: In [0, 1].
     """
     if isinstance(distribution, CategoricalDistribution):
@@ -76,7 +76,7 @@ def from_unit(distribution: BaseDistribution, position: float) -> Any:
 
 
 def to_unit(distribution: BaseDistribution, value: Any) -> float:
-    """Return where a value lies: of a choice, the middle of what :func:`from_unit` gives it."""
+    """Return the position of a value; for a choice, the middle of the interval that gives it."""
     if isinstance(distribution, CategoricalDistribution):
         return (sorted_choices(distribution).index(value) + 0.5) / len(distribution.choices)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -89,7 +89,7 @@ def to_unit(distribution: BaseDistribution, value: Any) -> float:
 
 
 def from_unit_vector(space: Mapping[str, BaseDistribution], places: Sequence[float]) -> dict[str, Any]:
-    """Return the values at places, one for each name of the space in its order."""
+    """Return the values at positions, one for each name of the space in its order."""
     return {
         name: from_unit(distribution, position)
         for (name, distribution), position in zip(space.items(), places, strict=True)
@@ -97,7 +97,7 @@ def from_unit_vector(space: Mapping[str, BaseDistribution], places: Sequence[flo
 
 
 def nearest(space: Mapping[str, BaseDistribution], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a space that are nearest to these; where one says nothing, the middle."""
+    """Return the values of a space that are nearest to these; the middle where a value is missing."""
     nearest_values = {}
     for name, distribution in space.items():
         value = values.get(name)

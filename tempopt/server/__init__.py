@@ -1,5 +1,4 @@
-"""The server: studies over HTTP, for people, programs and agents that reach no database.
+"""The server: studies over HTTP, for people, programs and agents without access to the database.
 
-It decides what an agent on a database would decide, with the same code. It loads no torch and runs no code of
-users.
+Makes the decisions of an agent, with the same code. Does not load torch or run users' code.
 """

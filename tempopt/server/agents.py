@@ -1,4 +1,4 @@
-"""What agents ask: to join a study, to tell of their runs and be given others, to leave."""
+"""Routes for agents: join a study, report runs and claim tickets, leave."""
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ router = APIRouter(
 )
 
 
-def _in_session(
+def _run_in_session(
     shared: ServerState, study: str, do: Callable[[StudySession], T], *, id: int | None = None
 ) -> T:
-    """Return what is done in the session of a study; where the database is, is not told to agents."""
+    """Call a function with the session of a study; errors are shown without the database's URL."""
     try:
         return shared.study_sessions.run_with_reload(study, do, id=id)
     except StudyNotFound:
@@ -84,15 +84,15 @@ def full_name(agent: str, principal: Principal) -> str:
     return f"{agent}@{principal.name}"
 
 
-@router.get("/studies", summary="List the unfinished studies, for an agent of every study")
+@router.get("/studies", summary="List the unfinished studies, for agents that serve every study")
 def open_studies(principal: Asking, shared: Shared) -> list[OpenStudy]:
-    """Return those that the token may see, in the order in which agents serve them."""
+    """Return the unfinished studies that the token may see, in the order in which agents serve them."""
     return [study for study in shared.store.open_studies() if principal.may_see(study.name)]
 
 
 @router.post("/join", summary="Join a study")
 def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared) -> JoinResponse:
-    """Return what an agent has to know of a study before it can work on it."""
+    """Join a study, and return its state."""
     annotate_audit(request, study=body.study, detail=body.agent)
     principal.check(body.study)
 
@@ -100,10 +100,10 @@ def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared)
         study = shared.store.load_study(body.study)
         if study.state == "paused":
             raise UsageError(
-                f'Study "{body.study}" was paused. Let it go on first: tempopt resume {body.study}'
+                f'Study "{body.study}" was paused. Continue it first: tempopt resume {body.study}'
             )
         session.register_agent(full_name(body.agent, principal), body.session)
-        # where checkpoints lie is the server's business
+        # agents must not see the URL of the checkpoints
         public_study: dict[str, Any] = serialize(dataclasses.replace(study, checkpoints=None))
         return JoinResponse(
             study=public_study,
@@ -112,14 +112,14 @@ def join(body: JoinRequest, request: Request, principal: Asking, shared: Shared)
             server=__version__,
         )
 
-    return _in_session(shared, body.study, do)
+    return _run_in_session(shared, body.study, do)
 
 
-@router.post("/sync", summary="Tell of runs, renew their leases, take a ticket")
+@router.post("/sync", summary="Report runs, renew their leases, claim a ticket")
 async def sync(body: SyncRequest, request: Request, principal: Asking, shared: Shared) -> SyncResponse:
-    """Write what an agent says, and answer with a ticket if it wants one, as soon as there is one.
+    """Write the changes of an agent; if it requests a ticket, answer as soon as one may begin.
 
-    Safe to repeat: what was written before is accepted and changes nothing.
+    Safe to repeat: changes that are already written are accepted and have no effect.
     """
     principal.check(body.study)
     agent = full_name(body.agent, principal)
@@ -130,28 +130,28 @@ async def sync(body: SyncRequest, request: Request, principal: Asking, shared: S
                 session.register_agent(agent, body.session)
             return session.sync(agent, body, is_long_poll=looking)
 
-        return _in_session(shared, body.study, do, id=body.study_id)
+        return _run_in_session(shared, body.study, do, id=body.study_id)
 
     answer = await run_in_threadpool(work, False)
     assert answer is not None
-    if body.take is None or not body.take.wait or not _in_vain(answer):
+    if body.take is None or not body.take.wait or not _is_without_ticket(answer):
         return answer
 
     def look() -> SyncResponse | None:
-        # a token that was revoked meanwhile is given no ticket any more
+        # the token may have been revoked while the request waited
         return work(True) if shared.guard.revalidate(principal) else None
 
     return await _wait_for_answer(answer, body.take.wait, request, shared, body.study, look)
 
 
-def _in_vain(answer: SyncResponse) -> bool:
+def _is_without_ticket(answer: SyncResponse) -> bool:
     return answer.claim is None and not answer.over and answer.state == "running" and not answer.refused
 
 
 async def _wait_for_answer(
     answer: SyncResponse, seconds: float, request: Request, shared: ServerState, study: str, look: Any
 ) -> SyncResponse:
-    """Wait until an answer has news, at most some seconds, and return it, or else the last answer."""
+    """Wait some seconds at most until an answer has news, and return the last answer."""
     news, loop = asyncio.Event(), asyncio.get_running_loop()
     began = time.monotonic()
     deadline = began + seconds
@@ -162,14 +162,14 @@ async def _wait_for_answer(
     session = await run_in_threadpool(shared.study_sessions.get, study)
     session.listeners.add(notify)
     try:
-        while _in_vain(answer) and (seconds_left := deadline - time.monotonic()) > 0:
+        while _is_without_ticket(answer) and (seconds_left := deadline - time.monotonic()) > 0:
             try:
                 await asyncio.wait_for(news.wait(), min(seconds_left, _LOOK_SECONDS, THOROUGH_SECONDS))
             except TimeoutError:
                 pass
             news.clear()
             if shared.is_shutting_down.is_set() or await request.is_disconnected():
-                # no agent would hear of the ticket
+                # the client has disconnected: no agent would get the ticket
                 return answer
             answer = await run_in_threadpool(look) or answer
     finally:
@@ -189,4 +189,4 @@ def leave(body: Leave, request: Request, principal: Asking, shared: Shared) -> L
         session.register_agent(agent, body.session)
         return LeaveResponse(released=session.release_agent(agent, body.session))
 
-    return _in_session(shared, body.study, do, id=body.study_id)
+    return _run_in_session(shared, body.study, do, id=body.study_id)

@@ -1,4 +1,4 @@
-"""The application: its routes, its errors, what it holds open while it serves."""
+"""The application: its routes, errors and lifespan."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def create_app(store: Store, *, checkpoints: str) -> FastAPI:
     """Return the application that serves the studies of a store.
 
     Args:
-        store: Where they are; closed by the caller, who opened it.
-        checkpoints: URL of the folder under which checkpoints lie, absolute.
+        store: The database; closed by the caller.
+        checkpoints: Absolute URL of the folder for checkpoints.
     """
-    # FastAPI's /docs loads scripts of another site
+    # FastAPI's /docs loads scripts from another site
     app = FastAPI(
         title="tempopt",
         version=__version__,

@@ -1,4 +1,4 @@
-"""What the routes of one server share, and how a route gets it."""
+"""The state that the routes of one server share, and the dependency that returns it."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tempopt.storage.store import Store
 
 @dataclass(slots=True, kw_only=True)
 class ServerState:
-    """What the routes of one server share.
+    """The state that the routes of one server share.
 
     Args:
-        store: Where studies are; threads share it.
-        checkpoints: URL of the folder under which checkpoints lie, absolute.
+        store: The database, shared by threads.
+        checkpoints: Absolute URL of the folder for checkpoints.
         guard: Identifies the client of a request.
-        study_sessions: The studies that agents are at work on.
-        metrics: What Prometheus reads.
+        study_sessions: The studies with agents.
+        metrics: The metrics for Prometheus.
         reports: The pages of studies.
         study_list: The rows of the list of studies.
-        is_shutting_down: Set once the server is to end: no request waits any more.
+        is_shutting_down: Set when the server shuts down, so that no request waits any longer.
     """
 
     store: Store
@@ -41,6 +41,6 @@ class ServerState:
 
 
 async def get_server_state(request: Request) -> ServerState:
-    """Return what the routes of the server share; a dependency."""
+    """Return the state that the routes of the server share; a dependency."""
     state: ServerState = request.app.state.tempopt
     return state

@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and whom the server refused; a line for each, with no secret in it."""
+"""The audit log: a row without secrets for each change and each refusal, with the user."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tempopt.storage.access_rows import AuditRow
 from tempopt.storage.rows import WITHOUT_NUL
 
 LOGGER = logging.getLogger("tempopt.server")
-# What agents say all the time is in the study itself.
+# The frequent requests of agents are recorded in the study itself.
 _UNAUDITED_PATHS = ("/api/agents/sync", "/api/checkpoints/")
 
 router = APIRouter(prefix="/api/audit", tags=["access"], responses=REFUSALS)
 
 
 class Audit:
-    """Writes a line for each request that may change something, and for refused authentications."""
+    """Writes a row for each request that may change something, and for refused authentications."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -42,35 +42,35 @@ class Audit:
         async def send_and_note(message: Message) -> None:
             nonlocal answered
             if message["type"] == "http.response.start":
-                # before the answer: its reader finds the line
+                # written before the answer, so that its reader finds the row
                 answered = True
-                await _note(scope, message["status"])
+                await _build_note(scope, message["status"])
             await send(message)
 
         scope.setdefault("state", {})
         try:
             await self._app(scope, receive, send_and_note)
         except Exception:
-            # what was not foreseen is answered further out
+            # unexpected errors are answered by an outer handler
             if not answered:
-                await _note(scope, 500)
+                await _build_note(scope, 500)
             raise
 
 
-async def _note(scope: Scope, status: int) -> None:
-    row = _row(scope, status)
+async def _build_note(scope: Scope, status: int) -> None:
+    row = _build_row(scope, status)
     if row is not None:
-        await run_in_threadpool(_write, scope["app"].state.tempopt, row)
+        await run_in_threadpool(_write_row, scope["app"].state.tempopt, row)
 
 
-def _write(state: ServerState, row: AuditRow) -> None:
+def _write_row(state: ServerState, row: AuditRow) -> None:
     try:
         state.store.audit([row])
     except StorageError as error:
         LOGGER.warning("not audited: %s %s: %s", row.action, row.status, error)
 
 
-def _row(scope: Scope, status: int) -> AuditRow | None:
+def _build_row(scope: Scope, status: int) -> AuditRow | None:
     state: dict[str, Any] = scope["state"]
     principal: Principal | None = state.get("principal")
     changes = scope["method"] not in READS and not scope["path"].startswith(_UNAUDITED_PATHS)
@@ -82,7 +82,7 @@ def _row(scope: Scope, status: int) -> AuditRow | None:
     path: dict[str, str] = scope.get("path_params", {})
     study, detail = state.get("about", (path.get("name") or path.get("study") or "", ""))
     if unwritten:
-        detail = f"{unwritten} refused before it have no line"
+        detail = f"{unwritten} earlier refusals have no row"
     return AuditRow(
         number=0,
         moment=datetime.now(UTC),
@@ -103,9 +103,9 @@ def list_audit(
     before: Annotated[int | None, Query(ge=0, le=2**53)] = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     study: Annotated[
-        str, Query(pattern=WITHOUT_NUL, max_length=255, description="Only of the study of this name.")
+        str, Query(pattern=WITHOUT_NUL, max_length=255, description="Only rows of the study of this name.")
     ] = "",
 ) -> list[AuditRow]:
-    """Return what was done, newest first; `before` the number of the last line is the next page."""
+    """Return rows, newest first; `before` the number of the last row is the next page."""
     principal.check_whole()
     return shared.store.audit_rows(before=before, limit=limit, study=study)

@@ -1,4 +1,4 @@
-"""Dependencies of routes: who sends a request, whether its scopes allow it; of every route but /healthz."""
+"""Dependencies of all routes except /healthz: identify the client, and check its scopes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tempopt.server.errors import ApiError
 
 
 def annotate_audit(request: Request, *, study: str = "", detail: str = "") -> None:
-    """Have the audit log say what a request is about, where its path does not.
+    """Add facts that the path of a request does not have to its row in the audit log.
 
     Args:
         study: Name of the study.
-        detail: What was done, in a few words; no secret.
+        detail: The change, in a few words without secrets.
     """
     request.state.about = (study, detail)
 
@@ -26,10 +26,10 @@ _BEARER = HTTPBearer(auto_error=False, description="A token that `tempopt token 
 
 
 async def identify_client(request: Request) -> Principal:
-    """Return who asks, before anything of the body is read.
+    """Return the client of a request, before its body is read.
 
     Raises:
-        ApiError: The token or session is not known.
+        ApiError: The token or session is not valid.
     """
     guard: Authenticator = request.app.state.tempopt.guard
     credentials = await _BEARER(request)
@@ -42,7 +42,7 @@ async def identify_client(request: Request) -> Principal:
 
 
 def check_scopes(principal: Principal, scopes: Collection[Scope]) -> None:
-    """Refuse a token that has none of these scopes."""
+    """Refuse a client that has none of the scopes."""
     if principal.scopes.isdisjoint(scopes):
         scope_text = ", ".join(scope for scope in SCOPES if scope in principal.scopes) or "nothing"
         raise ApiError(
@@ -54,9 +54,9 @@ def check_scopes(principal: Principal, scopes: Collection[Scope]) -> None:
 
 
 def require(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Principal]]:
-    """Return the dependency of a route that asks for one of these scopes; admin may do everything."""
+    """Return the dependency of a route that requires one of the scopes; ``admin`` may do everything."""
 
-    # on the loop, since most requests need no more than a look at what is known: a thread costs more
+    # on the event loop, since most requests only read a cache: a thread would cost more
     async def principal(request: Request, documented: Annotated[object, Security(_BEARER)]) -> Principal:
         client = await identify_client(request)
         request.state.principal = client

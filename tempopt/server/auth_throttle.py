@@ -1,4 +1,4 @@
-"""Refused authentications by address: who fails too often waits, and few get a line in the audit log."""
+"""Throttling of refused authentications by address, and of their rows in the audit log."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections import OrderedDict
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 
-_MOST_KNOWN = 4096
+_MAX_ADDRESSES = 4096
 _NOTED_SECONDS = 60.0
-_MOST_NOTED = 60
+_MAX_NOTED = 60
 
 
 class AuthThrottle:
     """Counts refused authentications; threads may share it, and its memory is bounded.
 
     Args:
-        clock: Seconds that only grow.
+        clock: A monotonic clock, in seconds.
     """
 
     FREE = 10
-    """So many failures in a row cost no waiting."""
+    """Number of failures in a row that cause no wait."""
     LONGEST = 300.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -32,32 +32,32 @@ class AuthThrottle:
         self._unwritten = 0
 
     def wait(self, address: str) -> float:
-        """Return for how many seconds an address is not listened to, if it fails again."""
+        """Return the seconds for which an address is blocked if it fails again."""
         with self._lock:
-            return max(0.0, self._failures_by_client.get(_holder(address), (0, 0.0))[1] - self._clock())
+            return max(0.0, self._failures_by_client.get(_find_holder(address), (0, 0.0))[1] - self._clock())
 
     def count_failure(self, address: str) -> int | None:
         """Count a failure.
 
         Returns:
-            How many before it have no line in the audit log, if this one is to get one; None: it is not.
-            An address that waits gets none, and of all others 60 a minute do.
+            The number of earlier failures without a row in the audit log, if this one gets a row; None if it
+            does not. Blocked addresses get no rows, all others together 60 per minute.
         """
-        holder = _holder(address)
+        holder = _find_holder(address)
         with self._lock:
             now = self._clock()
             count, wait_end = self._failures_by_client.pop(holder, (0, 0.0))
             is_waiting = now < wait_end
             if now > wait_end + self.LONGEST:
                 count = 0
-            # no more than leads to the longest wait: a power of a number that grows would overflow
+            # capped at the number of the longest wait, since the power of a larger number would overflow
             count = min(count + 1, self.FREE + 16)
             pause = 0.0 if count <= self.FREE else min(self.LONGEST, 2.0 ** (count - self.FREE))
             self._failures_by_client[holder] = (count, now + pause)
-            while len(self._failures_by_client) > _MOST_KNOWN:
+            while len(self._failures_by_client) > _MAX_ADDRESSES:
                 self._failures_by_client.popitem(last=False)
             self._noted = [moment for moment in self._noted if now - moment < _NOTED_SECONDS]
-            if is_waiting or len(self._noted) >= _MOST_NOTED:
+            if is_waiting or len(self._noted) >= _MAX_NOTED:
                 self._unwritten += 1
                 return None
             self._noted.append(now)
@@ -67,11 +67,11 @@ class AuthThrottle:
     def reset(self, address: str) -> None:
         """Forget the failures of an address."""
         with self._lock:
-            self._failures_by_client.pop(_holder(address), None)
+            self._failures_by_client.pop(_find_holder(address), None)
 
 
-def _holder(address: str) -> str:
-    """Return what one machine cannot change at will: an IPv4 address, or the 64 bits of an IPv6 network."""
+def _find_holder(address: str) -> str:
+    """Return the part of an address that a client cannot vary: IPv4, or the 64 bits of an IPv6 network."""
     try:
         ip = ip_address(address)
     except ValueError:

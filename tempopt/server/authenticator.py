@@ -1,7 +1,7 @@
 """Identify the client of a request by a token or a browser's session.
 
-A token that was revoked is refused within three seconds by every
-server; a long poll that it has begun gives nothing more, as soon. A session only reads.
+A revoked token is refused by every server within three seconds, also in a long poll that has begun. A
+session can only read.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ _IMPLIED: dict[Scope, frozenset[Scope]] = {
     "admin": frozenset(SCOPES),
 }
 FRESH_SECONDS = 3.0
-"""A token that was read is not read again for so long: the longest that a revoked one is still accepted."""
+"""Seconds for which a token is cached: the maximal time for which a revoked one is still accepted."""
 _USED_SECONDS = 60.0
-_MOST_KNOWN = 4096
+_MAX_CACHED = 4096
 READS = ("GET", "HEAD", "OPTIONS")
 """Methods that change nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who asks.
+    """The authenticated client of a request.
 
     Args:
         id: Public id of the token.
         name: Name of the token.
-        scopes: What they may do, what follows from it included.
-        studies: Only on studies whose names begin so; the empty text: on all.
-        user: Whose studies they begin.
+        scopes: Its scopes, including implied ones.
+        studies: Prefix of the names of studies that it may access; empty: all studies.
+        user: Owner of the studies that it creates.
     """
 
     id: str
@@ -61,35 +61,35 @@ class Principal:
     user: str = ""
 
     def may_see(self, study: str) -> bool:
-        """Return whether a study is one of those that they may do anything to."""
+        """Return whether the client may access a study."""
         return study.startswith(self.studies)
 
     def check_whole(self) -> None:
-        """Refuse what is about all studies to those who have a part of them."""
+        """Refuse requests about all studies to clients with a prefix."""
         if self.studies:
             raise ApiError(
-                403, "forbidden", f'{self.name} may do so for studies that begin with "{self.studies}" alone.'
+                403, "forbidden", f'{self.name} may do so only for studies that begin with "{self.studies}".'
             )
 
     def check(self, study: str) -> None:
-        """Refuse a study that is not theirs, as one that does not exist is refused."""
+        """Refuse a study that the client may not access, as if it did not exist."""
         if not self.may_see(study):
             raise ApiError(404, "study_not_found", f'There is no study "{study}".')
 
     def check_new(self, study: str) -> None:
-        """Refuse a study that they may not begin, whether there is one of that name or not."""
+        """Refuse the name of a study that the client may not create, whether the study exists or not."""
         if not self.may_see(study):
             raise ApiError(
                 403,
                 "forbidden",
-                f'The token {self.name} may begin studies whose names begin with "{self.studies}" alone, not '
+                f'The token {self.name} may create only studies whose names begin with "{self.studies}", not '
                 f'"{study}". Give another name, as in --name {self.studies}NAME',
             )
 
 
 @dataclass(slots=True)
 class _CachedToken:
-    """A token that was verified: its row, and by the guard's clock when it was read and its use written."""
+    """A verified token: its row, and the times at which it was read and its use was written."""
 
     row: TokenRow
     read_at: float
@@ -97,11 +97,11 @@ class _CachedToken:
 
 
 class Authenticator:
-    """Knows tokens and sessions; threads may share it.
+    """Verifies tokens and sessions; threads may share it.
 
     Args:
-        store: Where tokens are.
-        clock: Seconds that only grow.
+        store: The database with the tokens.
+        clock: A monotonic clock, in seconds.
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,22 +112,22 @@ class Authenticator:
         self.failures = AuthThrottle(clock)
 
     def principal(self, request: Request, token: str | None, session: str | None = None) -> Principal:
-        """Return who asks.
+        """Return the client of a token or session.
 
         Args:
-            token: The token that is shown, which counts alone; None: none is.
-            session: What a browser holds of a session.
+            token: The token; if it is given, the session is ignored.
+            session: The secret of a browser's session.
 
         Raises:
-            ApiError: The token or session is not known.
+            ApiError: The token or session is not valid.
         """
         address = client_address(request)
         try:
-            entry = self._of_session(session) if token is None else self._of_token(token)
+            entry = self._find_by_session(session) if token is None else self._find_by_token(token)
             _check_validity(entry.row)
         except ApiError as error:
             raise self._build_refusal(request, address, error) from None
-        self._use(entry)
+        self._record_use(entry)
         self.failures.reset(address)
         row = entry.row
         return Principal(
@@ -138,7 +138,7 @@ class Authenticator:
             user=row.user or row.name,
         )
 
-    def _of_session(self, session: str | None) -> _CachedToken:
+    def _find_by_session(self, session: str | None) -> _CachedToken:
         if session is None:
             raise ApiError(
                 401,
@@ -147,26 +147,26 @@ class Authenticator:
                 "TOKEN).",
             )
         id = sessions.token_of(self._store, session)
-        entry = None if id is None else self._fresh(id)
+        entry = None if id is None else self._load_token(id)
         if entry is None:
             raise ApiError(401, "session_ended", "The session has ended. Sign in again.")
         return entry
 
-    def _of_token(self, token: str) -> _CachedToken:
+    def _find_by_token(self, token: str) -> _CachedToken:
         parts = tokens.TOKEN.fullmatch(token)
-        entry = None if parts is None else self._fresh(parts[1])
+        entry = None if parts is None else self._load_token(parts[1])
         if entry is None or not tokens.token_matches_row(token, entry.row):
             raise ApiError(401, "token_unknown", "This server does not know the token.")
         return entry
 
     async def identify(self, request: Request, token: str | None, session: str | None = None) -> Principal:
-        """Return the client, as :meth:`principal`, in a thread where the store is asked."""
+        """Return the client, as :meth:`principal`; in a thread if the store has to be read."""
         if self.asks_store(token, session):
             return await run_in_threadpool(self.principal, request, token, session)
         return self.principal(request, token, session)
 
     async def begin_session(self, principal: Principal) -> tuple[str, datetime]:
-        """Begin a session for a token, and return what the browser holds and when it ends."""
+        """Begin a session for a token, and return its secret and its end."""
 
         def begin() -> tuple[str, datetime]:
             row = self._store.token(principal.id)
@@ -176,7 +176,7 @@ class Authenticator:
         return await run_in_threadpool(begin)
 
     def asks_store(self, token: str | None, session: str | None = None) -> bool:
-        """Return whether :meth:`principal` has to ask the store, or to write to it, about a request."""
+        """Return whether :meth:`principal` has to read or write the store for a request."""
         if token is None and session is not None:
             return True
         parts = None if token is None else tokens.TOKEN.fullmatch(token)
@@ -192,15 +192,15 @@ class Authenticator:
         )
 
     def revalidate(self, principal: Principal) -> bool:
-        """Return whether a user who was let in would be let in now; the store is asked rarely."""
+        """Return whether a client is still valid; the store is read rarely."""
         try:
-            entry = self._fresh(principal.id)
+            entry = self._load_token(principal.id)
             if entry is not None:
                 _check_validity(entry.row)
         except ApiError:
             return False
         except StorageError:
-            # nothing that is new can be told either
+            # without the store there is no news to return
             return True
         return entry is not None
 
@@ -214,8 +214,8 @@ class Authenticator:
         error.headers = {"www-authenticate": "Bearer"}
         return error
 
-    def _fresh(self, id: str) -> _CachedToken | None:
-        """Return the token of an id, None if there is none; the store is asked once in a few seconds."""
+    def _load_token(self, id: str) -> _CachedToken | None:
+        """Return the token of an id, None if there is none; the store is read once every few seconds."""
         now = self._clock()
         with self._lock:
             entry = self._token_cache.get(id)
@@ -229,12 +229,12 @@ class Authenticator:
             noted_time = -math.inf if entry is None else entry.use_written_at
             self._token_cache[id] = entry = _CachedToken(row, now, noted_time)
             self._token_cache.move_to_end(id)
-            while len(self._token_cache) > _MOST_KNOWN:
+            while len(self._token_cache) > _MAX_CACHED:
                 self._token_cache.popitem(last=False)
         return entry
 
-    def _use(self, entry: _CachedToken) -> None:
-        """Write that a token was accepted, once in a minute."""
+    def _record_use(self, entry: _CachedToken) -> None:
+        """Write that a token was accepted, once per minute."""
         moment, now = datetime.now(UTC), self._clock()
         with self._lock:
             if now - entry.use_written_at < _USED_SECONDS:
@@ -242,35 +242,35 @@ class Authenticator:
             entry.use_written_at = now
         if entry.row.used is not None and moment - entry.row.used < timedelta(seconds=_USED_SECONDS):
             return
-        # for people to read: no reason to refuse a request
+        # for display only: a failure is no reason to refuse a request
         with contextlib.suppress(StorageError):
             self._store.use_token(entry.row.id, moment)
 
 
 def _check_validity(row: TokenRow) -> None:
-    """Refuse a token that was revoked or has expired."""
+    """Refuse a revoked or expired token."""
     if row.revoked is not None:
         raise ApiError(401, "token_revoked", f"The token {row.id} ({row.name}) was revoked.")
     if row.expires is not None and row.expires <= datetime.now(UTC):
         expiry = f"{row.expires:%Y-%m-%d at %H:%M} UTC"
-        text = f"The token {row.id} ({row.name}) has expired on {expiry}. Ask for another."
+        text = f"The token {row.id} ({row.name}) expired on {expiry}. Ask for a new one."
         raise ApiError(401, "token_expired", text)
 
 
 def client_address(request: Request) -> str:
-    """Return the address of the client; that of a trusted proxy's client was put there by uvicorn."""
+    """Return the address of the client; uvicorn sets that of a trusted proxy's client."""
     return request.client.host if request.client else ""
 
 
 def session_of(request: Request) -> str | None:
-    """Return the session of a browser where it counts: it reads pages and the REST, and signs out."""
+    """Return the session of a browser if it is allowed: for reading requests and signing out."""
     if request.method in READS or request.scope["path"] == "/sign-out":
         return sessions.read_cookie(request)
     return None
 
 
 def check_same_site(request: Request) -> None:
-    """Refuse a form that the page of another site has sent.
+    """Refuse a form that was sent by a page of another site.
 
     Raises:
         ApiError: Another site has sent it.

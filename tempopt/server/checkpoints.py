@@ -1,6 +1,6 @@
-"""Checkpoints of agents that reach this server alone: signed requests to an object store, or pieces.
+"""Checkpoints for agents without access to the storage: signed requests to an object store, or pieces.
 
-An agent puts files only into the folder of a run that it holds, and gets only those that the study records.
+An agent can upload files only for a run that it holds, and download only checkpoints recorded in the study.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from tempopt.storage.http.protocol import StudyName
 from tempopt.storage.rows import KINDS, Checkpoint, TicketRow
 
 LARGEST_SIGNED = 5 * 1024**3
-"""Bytes that an object store takes in one request."""
+"""Maximal bytes of one upload to an object store."""
 SIGNED_SECONDS = 900
-# Others sign too, each in a way of its own, and not with every kind of key.
-_SIGNING = ("s3", "s3a")
-# No number of a run or a step is larger, and no name longer.
+# Other stores sign in different ways, and not with every kind of key.
+_SIGNING_PROTOCOLS = ("s3", "s3a")
+# These limits exclude larger numbers of runs and steps, and longer names.
 _RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,9}}")
 _FILE = re.compile(r"step-[0-9]{1,15}-[0-9]{1,9}\.ckpt")
 
@@ -57,10 +57,10 @@ File = Annotated[str, Field(pattern=rf"^{_FILE.pattern}$", max_length=60, exampl
 
 
 class CheckpointTarget(BaseModel):
-    """A checkpoint that an agent wants to put or to get.
+    """A checkpoint to upload or download.
 
     Args:
-        size: Its bytes; 0 to get it.
+        size: Its bytes; 0 for a download.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -73,12 +73,12 @@ class CheckpointTarget(BaseModel):
 
 
 class TransferInstructions(BaseModel):
-    """How it is put or got.
+    """Instructions for an upload or download.
 
     Args:
-        url: Signed for a quarter of an hour; the request needs no token. Empty: through this server.
+        url: Signed URL, valid for 15 minutes without a token. Empty: through this server.
         piece: Bytes of a piece through this server.
-        size: Bytes of the file, to get it.
+        size: Bytes of the file, for a download.
     """
 
     url: str = ""
@@ -88,7 +88,7 @@ class TransferInstructions(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedFile:
-    """A checkpoint that an agent wants to put or to get, and who asks for it."""
+    """A requested checkpoint, with the client."""
 
     study: str
     run: str
@@ -98,15 +98,15 @@ class RequestedFile:
 
     @property
     def url(self) -> str:
-        """Where this server keeps it."""
+        """Its URL in the storage of this server."""
         return join(self.shared.checkpoints, self.study, self.run, self.file)
 
     def ticket(self) -> TicketRow:
-        """Return the ticket of the run; refuse one that is not there, or not for this agent."""
+        """Return the ticket of the run; refuse a missing one, or one that the client may not access."""
         self.principal.check(self.study)
         row = self.shared.store.load_study(self.study)
         if row.name != self.study:
-            # to some databases "Toy" is "toy", and to folders it is not
+            # "Toy" and "toy" are equal in some databases, but not as folders
             raise StudyNotFound(f'There is no study "{self.study}".')
         kind_name, _, number = self.run.rpartition("-")
         kind = next(kind for kind in KINDS if kind == kind_name)
@@ -117,19 +117,19 @@ class RequestedFile:
         return ticket
 
     def check_holder(self, size: int = 0) -> None:
-        """Refuse an agent that does not hold the ticket, a file of another attempt, and one too large."""
+        """Refuse an agent without the ticket, a file of another attempt, and a file that is too large."""
         ticket = self.ticket()
         if not self.file.endswith(f"-{ticket.attempt}.ckpt"):
             text = f"The run {self.run} is at attempt {ticket.attempt}; {self.file} is of another one."
             raise ApiError(409, "stale_attempt", text)
-        # no name of an agent has an "@", and names of people do
+        # names of agents have no "@"
         if ticket.state != "running" or (ticket.agent or "").partition("@")[2] != self.principal.name:
             text = f"The run {self.run} is not one that an agent of {self.principal.name} is at work on."
             raise ApiError(403, "checkpoint_refused", text)
         check_size(size)
 
     def recorded_checkpoint(self) -> Checkpoint:
-        """Return the recorded checkpoint of this file; ``ApiError`` if the ticket has none."""
+        """Return the recorded checkpoint of this file; raise ``ApiError`` if the ticket has none."""
         for checkpoint in self.ticket().checkpoints:
             is_of_run = belongs_to_run(checkpoint.url, study=self.study, run=self.run)
             if is_of_run and checkpoint.url.rpartition("/")[2] == self.file:
@@ -138,7 +138,7 @@ class RequestedFile:
         raise ApiError(404, "checkpoint_not_found", text)
 
     def make_room(self) -> None:
-        """Remove what is left of older uploads, and older files that are not recorded."""
+        """Remove older unfinished uploads, and older files that are not recorded."""
 
         def list_recorded() -> set[str]:
             return {checkpoint.url.rpartition("/")[2] for checkpoint in self.ticket().checkpoints}
@@ -152,14 +152,16 @@ async def _requested_file(
     study: str, run: str, file: str, principal: Asking, shared: Shared
 ) -> RequestedFile:
     if _RUN.fullmatch(run) is None or _FILE.fullmatch(file) is None:
-        raise ApiError(403, "checkpoint_refused", "This is no name of a checkpoint, as in step-100-1.ckpt.")
+        raise ApiError(
+            403, "checkpoint_refused", "This is not the name of a checkpoint, such as step-100-1.ckpt."
+        )
     return RequestedFile(study=study, run=run, file=file, principal=principal, shared=shared)
 
 
 Requested = Annotated[RequestedFile, Depends(_requested_file)]
 
 
-@router.post("/where", summary="Where to put or to get a checkpoint")
+@router.post("/where", summary="How to upload or download a checkpoint")
 def get_transfer_instructions(
     body: CheckpointTarget, principal: Asking, shared: Shared
 ) -> TransferInstructions:
@@ -169,21 +171,21 @@ def get_transfer_instructions(
     )
     if body.purpose == "get":
         checkpoint = requested.recorded_checkpoint()
-        url = _sign_url(checkpoint.url, "get_object") if _signs(checkpoint.url) else ""
+        url = _sign_url(checkpoint.url, "get_object") if _can_sign(checkpoint.url) else ""
         return TransferInstructions(url=url, piece=PIECE, size=checkpoint.size)
     requested.check_holder(body.size)
-    if not _signs(requested.url) or body.size > LARGEST_SIGNED:
+    if not _can_sign(requested.url) or body.size > LARGEST_SIGNED:
         return TransferInstructions(piece=PIECE)
     requested.make_room()
     url = _sign_url(requested.url, "put_object", ContentLength=body.size)
     return TransferInstructions(url=url, piece=PIECE)
 
 
-@router.put("/{study}/{run}/{file}", summary="Put a piece of a checkpoint")
+@router.put("/{study}/{run}/{file}", summary="Upload a piece of a checkpoint")
 async def put(
     requested: Requested, request: Request, upload: Upload, offset: Bytes, total: Bytes
 ) -> UploadProgress:
-    """Write a piece; the file is in its place, whole, once the last one has come. A piece may come twice."""
+    """Write a piece; the file is complete after the last piece. A piece may be sent twice."""
 
     def write_chunk(chunk: bytes) -> UploadProgress:
         if offset == 0:
@@ -194,9 +196,9 @@ async def put(
     return await run_in_threadpool(write_chunk, await read_piece(request, offset, total))
 
 
-@router.get("/{study}/{run}/{file}/uploads/{upload}", summary="How much of a checkpoint has come")
+@router.get("/{study}/{run}/{file}/uploads/{upload}", summary="Progress of an upload")
 def get_received_bytes(requested: Requested, upload: str) -> UploadProgress:
-    """Return how many bytes of a file that is put have come; the next piece begins there."""
+    """Return how many bytes of an upload have arrived; the next piece begins there."""
     if UPLOAD.fullmatch(upload) is None:
         raise ApiError(403, "checkpoint_refused", "An upload has a name of 8 to 32 hexadecimal digits.")
     requested.check_holder()
@@ -205,17 +207,17 @@ def get_received_bytes(requested: Requested, upload: str) -> UploadProgress:
 
 @router.get("/{study}/{run}/{file}", summary="Get a checkpoint", response_class=FileResponse)
 def get(requested: Requested, range: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
-    """Return the bytes of a checkpoint that the study records, or a range of them."""
+    """Return the bytes of a recorded checkpoint, or a range of them."""
     answer = file_response(requested.recorded_checkpoint().url, requested.shared, range)
     if answer is None:
-        text = f"The checkpoint {requested.run}/{requested.file} is not there any more."
+        text = f"The checkpoint {requested.run}/{requested.file} no longer exists."
         raise ApiError(404, "checkpoint_not_found", text)
     return answer
 
 
-def _signs(url: str) -> bool:
+def _can_sign(url: str) -> bool:
     """Return whether requests to the object store of a URL can be signed."""
-    return url.partition("://")[0] in _SIGNING
+    return url.partition("://")[0] in _SIGNING_PROTOCOLS
 
 
 def _sign_url(url: str, method: str, **bound: Any) -> str:

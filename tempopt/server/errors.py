@@ -1,4 +1,4 @@
-"""What a refused request gets: a status, and an error with a stable code and a message."""
+"""Answers to refused requests: a status, and an error with a stable code and a message."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tempopt.storage.http.connection import ERROR_RESPONSES
 
 LOGGER = logging.getLogger("tempopt.server")
 
-# Shown to any client in place of the error itself, which would name every study, and where the database is.
+# Shown to clients instead of the error itself, which would name all studies and the database's URL.
 _PUBLIC_MESSAGES = {
-    "study_not_found": "There is no such study, or it was deleted meanwhile.",
-    "storage_busy": "The database of this server is too busy just now. Its log tells why. Try again later.",
-    "storage_away": "The database of this server is away just now. Its log tells why. Try again later.",
-    "storage": "The database of this server failed at this request. The log of the server tells more.",
+    "study_not_found": "There is no such study, or it has been deleted.",
+    "storage_busy": "The database of this server is too busy now (see its log). Try again later.",
+    "storage_away": "The database of this server cannot be reached now (see its log). Try again later.",
+    "storage": "The database of this server failed at this request. The server's log has details.",
 }
 # Of refusals that Starlette and the limits of bodies raise.
 _CODES = {
@@ -33,12 +33,12 @@ _CODES = {
 
 
 class ApiError(Exception):
-    """A refusal with a code of its own.
+    """A refusal with its own code.
 
     Args:
         status: HTTP status.
         code: Stable code, for programs.
-        message: For people: what was given, what is allowed, what to do.
+        message: For people: the given value, what is allowed, what to do.
         headers: Headers of the answer.
     """
 
@@ -54,7 +54,7 @@ def answer(status: int, code: str, message: str, headers: dict[str, str] | None 
 
 
 def as_refusal(error: Exception) -> ApiError | None:
-    """Return an error as a refusal, None if it was not foreseen."""
+    """Return an error as a refusal, None if it is unexpected."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, TempoptError):
@@ -64,7 +64,7 @@ def as_refusal(error: Exception) -> ApiError | None:
             LOGGER.error("%s: %s", type(error).__name__, mask_secrets(str(error)))
         return ApiError(status, code, _PUBLIC_MESSAGES.get(code, str(error)))
     if isinstance(error, RequestValidationError):
-        return ApiError(422, "invalid_request", _faults(error))
+        return ApiError(422, "invalid_request", _list_faults(error))
     if isinstance(error, HTTPException):
         code = _CODES.get(error.status_code, "error")
         return ApiError(error.status_code, code, str(error.detail), dict(error.headers or {}))
@@ -81,17 +81,17 @@ def install(app: FastAPI) -> None:
 
     def unforeseen(request: Request, error: Exception) -> JSONResponse:
         LOGGER.error("unforeseen: %s", mask_secrets(repr(error)), exc_info=error)
-        return answer(500, "internal", "The server met an error that was not foreseen. Its log tells more.")
+        return answer(500, "internal", "The server met an unexpected error. Its log has details.")
 
     for error_type in (ApiError, TempoptError, RequestValidationError, HTTPException):
         app.add_exception_handler(error_type, answer_refusal)
     app.add_exception_handler(Exception, unforeseen)
 
 
-def _faults(error: RequestValidationError) -> str:
+def _list_faults(error: RequestValidationError) -> str:
     faults: list[Any] = list(error.errors())
     lines = [f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}" for fault in faults[:5]]
-    # what came as something else was not read as JSON
+    # a body with another content type is not read as JSON
     header = (
         " Send it with the header Content-Type: application/json." if isinstance(error.body, bytes) else ""
     )

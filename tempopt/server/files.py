@@ -1,7 +1,7 @@
-"""Files that go through this server: taken in by the piece, given out whole or by the range.
+"""Files through this server: uploaded in pieces, downloaded completely or by range.
 
-They lie below the folder of its checkpoints, or in their object store. Who may send or get which is decided
-by the routes; how pieces are put together by ``tempopt.server.uploads``.
+They are stored in the folder for checkpoints, or in its object store. The routes check access, and
+``tempopt.server.uploads`` assembles pieces.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tempopt.storage.checkpoints import is_local, local_path
 from tempopt.storage.http.filesystem import PIECE
 
 LARGEST = 64 * 1024**3
-"""Bytes of a checkpoint."""
+"""Maximal bytes of a checkpoint."""
 _RANGE = re.compile(r"bytes=([0-9]{1,18})-([0-9]{0,18})")
 _MEDIA = "application/octet-stream"
 
@@ -38,18 +38,18 @@ Bytes = Annotated[int, Query(ge=0, le=2**53)]
 
 
 def check_size(size: int) -> None:
-    """Refuse a checkpoint that is larger than one may be.
+    """Refuse a checkpoint that is too large.
 
     Raises:
-        ApiError: It is.
+        ApiError: It is too large.
     """
     if size > LARGEST:
-        text = f"A checkpoint of {size} bytes is too large: at most {LARGEST} are taken here."
+        text = f"A checkpoint of {size} bytes is too large: at most {LARGEST} are accepted."
         raise ApiError(413, "too_large", text)
 
 
 async def read_piece(request: Request, offset: int, total: int) -> bytes:
-    """Return the body of a request that has a piece of a file.
+    """Return the body of a request with a piece of a file.
 
     Args:
         request: The request.
@@ -57,13 +57,13 @@ async def read_piece(request: Request, offset: int, total: int) -> bytes:
         total: Bytes of the file.
 
     Raises:
-        ApiError: It is longer than a piece, or than what is left of the file.
+        ApiError: It is longer than a piece, or than the rest of the file.
     """
     max_bytes = min(PIECE, total - offset)
     content, size = bytearray(), 0
     async for chunk in request.stream():
         size += len(chunk)
-        # what is too long is read to its end, or the client would not hear the answer
+        # a body that is too long is read to its end, or the client would not get the answer
         content += chunk if size <= max_bytes else b""
     if size > max_bytes:
         raise ApiError(413, "too_large", f"A piece has at most {PIECE} bytes, and ends with the file.")
@@ -73,10 +73,10 @@ async def read_piece(request: Request, offset: int, total: int) -> bytes:
 def save_chunk(
     url: str, shared: ServerState, upload: str, offset: int, total: int, content: bytes
 ) -> UploadProgress:
-    """Keep a piece of a file; the file is in its place, whole, once the last one has come.
+    """Store a piece of a file; the file is complete after the last piece.
 
     Raises:
-        ApiError: Pieces before it are missing, or it cannot be kept.
+        ApiError: Earlier pieces are missing, or the piece cannot be stored.
     """
     if is_local(url):
         return into_folder(resolve_safe_path(url, shared), upload, offset, total, content)
@@ -84,7 +84,7 @@ def save_chunk(
 
 
 def upload_progress(url: str, shared: ServerState, upload: str) -> UploadProgress:
-    """Return how much of a file has come.
+    """Return the progress of an upload.
 
     Raises:
         ApiError: The object store cannot be reached.
@@ -97,25 +97,25 @@ def upload_progress(url: str, shared: ServerState, upload: str) -> UploadProgres
 
 
 def file_response(url: str, shared: ServerState, range: str) -> Response | None:
-    """Return the answer that has the bytes of a file, or one range of them; None: it is not there.
+    """Return the answer with the bytes of a file, or one range of them; None if it does not exist.
 
     Args:
         url: The file.
-        shared: The server.
-        range: The header of that name; empty: all of them.
+        shared: State of the server.
+        range: The range header; empty: all bytes.
 
     Raises:
         ApiError: The object store cannot be reached.
     """
     if is_local(url):
         path = resolve_safe_path(url, shared)
-        # it reads the header itself
+        # FileResponse reads the range header itself
         return FileResponse(path, media_type=_MEDIA) if path.is_file() else None
     size = size_in_store(url)
-    return None if size is None else _of_store(url, size, range)
+    return None if size is None else _respond_from_store(url, size, range)
 
 
-def _of_store(url: str, size: int, range: str) -> Response:
+def _respond_from_store(url: str, size: int, range: str) -> Response:
     match = _RANGE.fullmatch(range)
     begin, end = (0, size) if match is None else (int(match[1]), min(int(match[2] or size) + 1, size))
     headers = {"content-length": f"{end - begin}", "accept-ranges": "bytes"}
@@ -133,13 +133,17 @@ def _of_store(url: str, size: int, range: str) -> Response:
 
 
 def resolve_safe_path(url: str, shared: ServerState) -> Path:
-    """Return the path of a file, which is below the folder of the server whatever links lie there.
+    """Return the path of a file after resolving links, which has to be below the server's folder.
 
     Raises:
         ApiError: It is not.
     """
     if not is_local(url) or not is_local(shared.checkpoints):
-        raise ApiError(403, "checkpoint_refused", "Checkpoints of this server are in no folder. Ask where.")
+        raise ApiError(
+            403,
+            "checkpoint_refused",
+            "Checkpoints of this server are not in a folder. Request transfer instructions.",
+        )
     root, path = local_path(shared.checkpoints).resolve(), local_path(url)
     if not path.parent.resolve().is_relative_to(root) or path.is_symlink():
         raise ApiError(403, "checkpoint_refused", "The checkpoint is not below the folder of this server.")

@@ -1,4 +1,4 @@
-"""How large a request may be, how long it may take to come, and what its query may ask."""
+"""Limits of requests: size and duration of the body, and parameters of the query."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tempopt.server.auth import identify_client
 from tempopt.server.errors import ApiError, answer
 
 LARGEST_BODY = 16 * 1024 * 1024
-"""Bytes of a body at the most, where studies, reports of agents and pieces of checkpoints come."""
+"""Maximal bytes of a body with studies, reports of agents or pieces of checkpoints."""
 LARGEST_ELSEWHERE = 4 * 1024 * 1024
-"""Bytes of a body at the most elsewhere."""
+"""Maximal bytes of other bodies."""
 LARGEST_UNKNOWN = 64 * 1024
-"""Bytes of a body at the most from unknown clients: it is read before a route asks who it is."""
+"""Maximal bytes of a body of unknown clients, which is read before the client is identified."""
 _CLOSE = {"connection": "close"}
 _LARGE = ("/api/agents/sync", "/api/studies", "/api/checkpoints/")
 LONGEST_BODY_SECONDS = 60.0
-"""Seconds from the first look at a body until it is there."""
+"""Maximal seconds in which a body has to arrive."""
 
 
 class BodyLimitMiddleware:
-    """ASGI middleware: refuses a body that is too large while it is read, and one that does not come.
+    """ASGI middleware that refuses a body that is too large, while it is read, or too slow.
 
     Args:
-        app: What answers.
-        longest: Seconds until it is there at the most.
+        app: The application.
+        longest: Maximal seconds in which the body has to arrive.
     """
 
     def __init__(self, app: ASGIApp, *, longest: float = LONGEST_BODY_SECONDS) -> None:
@@ -42,9 +42,9 @@ class BodyLimitMiddleware:
         largest = LARGEST_BODY if scope["path"].startswith(_LARGE) else LARGEST_ELSEWHERE
         headers = dict(scope["headers"])
         length = headers.get(b"content-length", b"0")
-        # what is still to come of a refused body is not read
+        # the rest of a refused body is not read
         if length.isdigit() and (len(length) > 18 or int(length) > largest):
-            refusal = answer(413, "too_large", _too_large(largest), _CLOSE)
+            refusal = answer(413, "too_large", _build_too_large_error(largest), _CLOSE)
             await refusal(scope, receive, send)
             return
         if b"transfer-encoding" in headers or (length.isdigit() and int(length) > LARGEST_UNKNOWN):
@@ -57,37 +57,37 @@ class BodyLimitMiddleware:
         await self._app(scope, self._limit(receive, largest), send)
 
     def _limit(self, receive: Receive, largest: int) -> Receive:
-        """Return what receives a body that is counted as it comes, and waited for until it is late."""
+        """Return a receive function that counts the bytes of the body and has a timeout."""
         size, is_complete, deadline = 0, False, 0.0
 
         async def receive_limited() -> Message:
             nonlocal size, is_complete, deadline
             if is_complete:
-                # what comes now is that the client has gone, whenever it does
+                # the next message is the disconnection of the client
                 return await receive()
             now = asyncio.get_running_loop().time()
             deadline = deadline or now + self._longest
             try:
                 message = await asyncio.wait_for(receive(), max(deadline - now, 0.0))
             except TimeoutError:
-                text = f"The body did not come within {self._longest:.0f} seconds. Try again."
+                text = f"The body did not arrive within {self._longest:.0f} seconds. Try again."
                 raise HTTPException(408, text, _CLOSE) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 if size > largest:
-                    raise HTTPException(413, _too_large(largest), _CLOSE)
+                    raise HTTPException(413, _build_too_large_error(largest), _CLOSE)
                 is_complete = not message.get("more_body", False)
             return message
 
         return receive_limited
 
 
-def _too_large(largest: int) -> str:
-    return f"The body is larger than {largest} bytes, the most that is read. Send less at a time."
+def _build_too_large_error(largest: int) -> str:
+    return f"The body is larger than the limit of {largest} bytes. Send less at a time."
 
 
 async def check_query(request: Request) -> None:
-    """Refuse parameters of a query that a route of the REST does not take: misspelt ones would do nothing."""
+    """Refuse unknown parameters of a query, since misspelt ones would have no effect."""
     if not (request.query_params and request.scope["path"].startswith("/api/")):
         return
     operation = request.app.openapi()["paths"][request.scope["route"].path][request.method.lower()]

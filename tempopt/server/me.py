@@ -1,4 +1,4 @@
-"""Who a server takes a client for: what tempopt login verifies a token by."""
+"""Route that returns the client's identity, with which ``tempopt login`` verifies a token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ router = APIRouter(prefix="/api", tags=["me"], responses=REFUSALS)
 
 
 class Me(BaseModel):
-    """Who asks.
+    """Identity of the client.
 
     Args:
-        name: Name of the token, or of a person that a proxy has signed in.
-        scopes: What it may do.
-        user: Whose studies are begun with it.
-        prefix: On studies whose names begin so; the empty text: on all.
+        name: Name of the token.
+        scopes: Its scopes.
+        user: Owner of the studies that are created with it.
+        prefix: Prefix of the names of studies that it may access; empty: all studies.
         server: Version of the server.
     """
 
@@ -35,7 +35,7 @@ class Me(BaseModel):
 
 @router.get("/me", summary="Who asks")
 def me(principal: Annotated[Principal, Depends(require(*SCOPES))]) -> Me:
-    """Return what the token may do."""
+    """Return the name and the rights of the token."""
     scopes = [scope for scope in SCOPES if scope in principal.scopes]
     return Me(
         name=principal.name,

@@ -22,7 +22,7 @@ class Metrics(Collector):
     """The metrics of one server: of its requests, and of the studies and tickets in its database.
 
     Args:
-        store: Where studies are; it is asked at each scrape.
+        store: The database, which is read at each scrape.
     """
 
     def __init__(self, store: Store) -> None:
@@ -39,21 +39,23 @@ class Metrics(Collector):
         self.registry.register(self)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics as of now."""
+        """Yield the current metrics."""
         rows = self._store.list_studies()
         states = Counter(summary_state(row)[0] for row in rows)
-        yield _gauge("studies", "Studies by state", "state", {**dict.fromkeys(STANDINGS, 0), **states})
+        yield _build_gauge("studies", "Studies by state", "state", {**dict.fromkeys(STANDINGS, 0), **states})
         tickets = sum((row.counts for row in rows), Counter())
-        yield _gauge("tickets", "Tickets by state", "state", {**dict.fromkeys(TICKET_STATES, 0), **tickets})
+        yield _build_gauge(
+            "tickets", "Tickets by state", "state", {**dict.fromkeys(TICKET_STATES, 0), **tickets}
+        )
         totals = self._store.totals()
         hours: dict[str, float] = defaultdict(float)
         for row in rows:
             if (total := totals.get(row.study.id)) is not None:
                 hours[row.study.owner] += total.hours
-        yield _gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
+        yield _build_gauge("gpu_hours", "Hours of GPUs, else of training, by user", "user", hours)
 
 
-def _gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
+def _build_gauge(name: str, about: str, label: str, values: Any) -> GaugeMetricFamily:
     family = GaugeMetricFamily(f"tempopt_{name}", about, labels=[label])
     for value, number in sorted(values.items()):
         family.add_metric([value], float(number))

@@ -1,4 +1,4 @@
-"""What an operator of a server watches: whether it lives, whether it can serve, and Prometheus metrics."""
+"""Routes for the operator of a server: liveness, readiness and Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 
 class RequestMetricsMiddleware:
-    """ASGI middleware: counts requests and the time that they took.
+    """ASGI middleware that counts requests and measures their time.
 
     Args:
-        app: What answers.
+        app: The application.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -51,28 +51,28 @@ class RequestMetricsMiddleware:
             seconds = max(0.0, time.perf_counter() - began - held_seconds)
             route = getattr(scope.get("route"), "path", "other")
             metrics: Metrics = scope["app"].state.tempopt.metrics
-            # what anybody may invent would be kept for ever
+            # paths and methods that clients invent would stay in memory
             method = scope["method"] if scope["method"] in _METHODS else "other"
             metrics.requests.labels(method, route, str(status)).observe(seconds)
 
 
 @router.get("/healthz", include_in_schema=False)
 def healthy() -> dict[str, str]:
-    """Return that the server lives."""
+    """Report that the server is alive."""
     return {"status": "ok"}
 
 
 @router.get("/readyz", include_in_schema=False)
 async def ready(shared: Shared) -> dict[str, str]:
-    """Return that the server can serve: its database answers, and it is not shutting down."""
+    """Report that the server is ready: its database answers, and it is not shutting down."""
     if shared.is_shutting_down.is_set():
-        raise ApiError(503, "leaving", "The server is about to end.")
+        raise ApiError(503, "leaving", "The server is shutting down.")
     try:
-        # not in the threads of the other routes, which may all be busy
+        # not in the thread pool of the other routes, whose threads may all be busy
         await to_thread.run_sync(shared.store.open_studies, limiter=shared.metrics.probes)
     except StorageError:
-        # where the database is, is not told to clients without a token
-        raise ApiError(503, "storage_away", "The database cannot be reached just now.") from None
+        # the error would show the database's URL to clients without a token
+        raise ApiError(503, "storage_away", "The database cannot be reached now.") from None
     return {"status": "ready"}
 
 
@@ -93,5 +93,5 @@ def metrics(
 
 
 def mark_long_poll(request: Request, seconds: float) -> None:
-    """Note how long a long poll held its answer back, which is not counted as response time."""
+    """Record how long a long poll held back its answer, which does not count as response time."""
     request.state.long_poll_seconds = getattr(request.state, "long_poll_seconds", 0.0) + seconds

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from tempopt.report.page.html import Site
 
 _MAX_PAGES = 16
-# Rendering takes a core for seconds; agents are not to wait for it.
+# Rendering uses a core for seconds, for which agents must not wait.
 _MAX_RENDERING = 2
 
 
 class Reports:
-    """The reports that were rendered last; threads may share it.
+    """A cache of rendered reports; threads may share it.
 
     Args:
         store: The store.
@@ -38,17 +38,17 @@ class Reports:
         """Return the report of a study.
 
         Args:
-            study: Its row, as it was just read.
+            study: Its current row.
             plotlyjs: As for :func:`tempopt.report.page.html.render_report`.
             site: Parts that a page of the server has; None: the page is a file.
 
         Raises:
             StudyNotFound: It was deleted.
         """
-        # plotly takes a while to load
+        # lazy import: plotly is slow to load
         from tempopt.report.page.html import render_report
 
-        key = (self._mark(study), plotlyjs, repr(site))
+        key = (self._build_mark(study), plotlyjs, repr(site))
         # a client that comes while the page is rendered waits for it
         with self._rendering:
             with self._lock:
@@ -64,8 +64,8 @@ class Reports:
                     self._pages.popitem(last=False)
         return text
 
-    def _mark(self, study: StudyRow) -> str:
-        """Return what changes whenever a run of a study begins or ends."""
+    def _build_mark(self, study: StudyRow) -> str:
+        """Return a value that changes whenever a run of the study begins or ends."""
         runs = [(row.id, row.state, row.attempt) for row in self._store.tickets(study.id)]
         facts = repr((study.id, study.spec_hash, study.state, study.version, runs))
         return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()

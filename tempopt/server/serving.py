@@ -1,4 +1,4 @@
-"""``tempopt serve``: the application on a socket, until it is asked to end."""
+"""``tempopt serve``: run the application on a socket, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tempopt.server.app_state import ServerState
 from tempopt.storage.checkpoints import error_reason, normalize_checkpoint_url
 from tempopt.storage.store import Store
 
-# Requests that are under way when the server is asked to end have so long.
+# Seconds that requests in progress have when the server shuts down.
 _GRACE_SECONDS = 10
 LONGEST_HEAD_SECONDS = 30.0
-"""Seconds from the first byte of a request, or from the opening of a line, until its headers are there."""
+"""Maximal seconds from the opening of a connection, or the first byte of a request, to its last header."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listening:
-    """Where a server listens.
+    """Address and certificate of a server.
 
     Args:
         host: Address or name.
-        port: 0: a free one.
+        port: Port; 0: a free one.
         certificate: File with the certificate chain, for TLS; None: plain HTTP.
         key: File with its private key.
     """
@@ -65,15 +65,15 @@ def serve(
     """Serve the studies of a store until SIGINT or SIGTERM.
 
     Args:
-        store: Where they are.
-        checkpoints: Folder, or URL such as ``s3://bucket/folder``, under which checkpoints lie.
-        listening: Where to listen.
-        proxies: Addresses and networks of proxies whose X-Forwarded-For and -Proto are believed.
+        store: The database.
+        checkpoints: Folder for checkpoints, or a URL such as ``s3://bucket/folder``.
+        listening: Address and certificate.
+        proxies: Addresses and networks of proxies whose X-Forwarded-For and -Proto are trusted.
         on_start: Called with the URL once the server listens.
 
-    Raises:
-        UsageError: The address cannot be listened on, the certificate is none, or checkpoints cannot be
-            written.
+        Raises:
+        UsageError: The server cannot listen on the address, the certificate is invalid, or checkpoints cannot
+            be written.
     """
     _check_certificate(listening)
     sock = _bind_socket(listening)
@@ -106,7 +106,7 @@ def serve(
 
 
 class TimeoutH11Protocol(H11Protocol):
-    """HTTP as uvicorn speaks it, which waits for the headers of a request no longer than a while."""
+    """uvicorn's HTTP protocol with a timeout for the headers of a request."""
 
     longest = LONGEST_HEAD_SECONDS
     _awaited: asyncio.TimerHandle | None = None
@@ -114,32 +114,32 @@ class TimeoutH11Protocol(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
-        self._await()
+        self._start_timeout()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._stop()
+        self._stop_timeout()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Process data; keep waiting while headers are incomplete."""
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
-            self._stop()
+            self._stop_timeout()
         elif self._awaited is None:
-            self._await()
+            self._start_timeout()
 
-    def _await(self) -> None:
+    def _start_timeout(self) -> None:
         self._awaited = self.loop.call_later(self.longest, self.timeout_keep_alive_handler)
 
-    def _stop(self) -> None:
+    def _stop_timeout(self) -> None:
         if self._awaited is not None:
             self._awaited.cancel()
             self._awaited = None
 
 
 class _Server(uvicorn.Server):
-    """A server that answers waiting requests for tickets as soon as it shuts down."""
+    """uvicorn's server, which answers waiting requests for tickets when it shuts down."""
 
     def __init__(self, config: uvicorn.Config, *, leaving: Callable[[], None]) -> None:
         super().__init__(config)
@@ -148,7 +148,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: object) -> None:
         self._leaving()
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
-        # a request to end is the normal end of a server
+        # a signal is the normal end of a server
         self._captured_signals.clear()
 
 

@@ -1,7 +1,7 @@
-"""Browsers that people have signed in with a token: what a browser holds, whose it is, until when.
+"""Sessions of browsers that users have signed in with a token.
 
-A browser holds 256 random bits in a cookie and never the token. The store has their SHA-256, so every server
-knows a session, and one that is ended is ended everywhere.
+A browser stores 256 random bits in a cookie, never the token. The store has their SHA-256, so that all
+servers know a session, and its end.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tempopt.storage.access_rows import SessionRow
 from tempopt.storage.store import Store
 
 LIFE = timedelta(days=7)
-"""A session is over after so long, whatever happens; before if its token is."""
+"""Maximal duration of a session, which also ends with its token."""
 _SECRET = re.compile(r"[A-Za-z0-9_-]{43}")
 _MAX_DIGITS = 5
 
 
 def token_of(store: Store, secret: str) -> str | None:
-    """Return the id of the token that a session was begun with, None if there is no such session now."""
+    """Return the id of a session's token, None if there is no valid session."""
     row = store.session(digest(secret)) if _SECRET.fullmatch(secret) else None
     return None if row is None or row.expires <= datetime.now(UTC) else row.token
 
 
 def begin(store: Store, token: str, *, until: datetime | None) -> tuple[str, datetime]:
-    """Begin a session, and return what the browser is to hold and when it ends.
+    """Begin a session, and return its secret and its end.
 
     Args:
         token: Id of the token.
-        until: When the token ends; None: never.
+        until: Expiry of the token; None: it does not expire.
     """
     secret, now = secrets.token_urlsafe(32), datetime.now(UTC)
     expires = now + LIFE if until is None else min(now + LIFE, until)
@@ -46,8 +46,8 @@ def end(store: Store, secret: str) -> None:
     store.end_session(digest(secret))
 
 
-def _cookie(request: Request) -> str:
-    # browsers tell no ports apart, and there may be another server at another port of this machine
+def _cookie_name(request: Request) -> str:
+    # cookies ignore ports, and another server may use another port of this machine
     port = request.headers.get("host", "").rpartition(":")[2]
     is_secure = request.url.scheme == "https"
     if not (port.isascii() and port.isdecimal() and len(port) <= _MAX_DIGITS):
@@ -56,14 +56,14 @@ def _cookie(request: Request) -> str:
 
 
 def read_cookie(request: Request) -> str | None:
-    """Return the session that the browser holds, which may have ended; None if it holds none."""
-    return request.cookies.get(_cookie(request))
+    """Return the secret of the browser's session, which may have ended; None if there is none."""
+    return request.cookies.get(_cookie_name(request))
 
 
 def set_cookie(request: Request, response: Response, secret: str, expires: datetime) -> None:
-    """Give the browser a session; no script can read it, and no other site's form or script sends it."""
+    """Set the cookie of a session, which scripts cannot read and other sites cannot send."""
     response.set_cookie(
-        _cookie(request),
+        _cookie_name(request),
         secret,
         expires=expires,
         path="/",
@@ -74,7 +74,7 @@ def set_cookie(request: Request, response: Response, secret: str, expires: datet
 
 
 def delete_cookie(request: Request, response: Response) -> None:
-    """Delete the session in the browser."""
+    """Delete the cookie of a session."""
     response.delete_cookie(
-        _cookie(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax"
+        _cookie_name(request), path="/", secure=request.url.scheme == "https", httponly=True, samesite="lax"
     )

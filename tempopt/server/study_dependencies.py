@@ -1,4 +1,4 @@
-"""The study that a request is about: read for those who may see it, and unknown to all others."""
+"""Dependencies that return the study of a request, or 404 if the client may not access it."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from tempopt.storage.store import Store
 Shared = Annotated[ServerState, Depends(get_server_state)]
 VIEW, SUBMIT = require("view"), require("submit")
 LARGEST = 2**31 - 1
-"""The largest id and number that every database holds."""
+"""The largest id and number that every database can store."""
 StudyIdQuery = Annotated[
     int | None,
-    Query(ge=0, le=LARGEST, description="Id of the study: another one of its name is refused."),
+    Query(ge=0, le=LARGEST, description="Id of the study: a different study of its name is refused."),
 ]
 
 
 def not_found(name: str, store: Store, principal: Principal) -> ApiError:
-    """Return the error that there is no such study, with the names of those that may be seen."""
+    """Return the error for a missing study, with the names of those that the client may see."""
     names = [summary.study.name for summary in store.list_studies() if principal.may_see(summary.study.name)]
     return ApiError(404, "study_not_found", unknown("study", name, names or ["none yet"]))
 
 
-def _study(name: str, principal: Principal, shared: ServerState, study: int | None) -> StudyRow:
+def _load_study(name: str, principal: Principal, shared: ServerState, study: int | None) -> StudyRow:
     if not principal.may_see(name):
         raise not_found(name, shared.store, principal)
     try:
@@ -39,24 +39,24 @@ def _study(name: str, principal: Principal, shared: ServerState, study: int | No
     except StudyNotFound:
         raise not_found(name, shared.store, principal) from None
     if study is not None and row.id != study:
-        raise ApiError(404, "study_not_found", f"Study {study} has been deleted meanwhile.")
+        raise ApiError(404, "study_not_found", f"Study {study} has been deleted.")
     return row
 
 
-# Annotations are looked up in the module, so that one function for any scope cannot be made by another.
+# FastAPI resolves annotations in the module, so that a factory for any scope does not work.
 def _get_viewable_study(
     name: Name, principal: Annotated[Principal, Depends(VIEW)], shared: Shared, study: StudyIdQuery = None
 ) -> StudyRow:
-    return _study(name, principal, shared, study)
+    return _load_study(name, principal, shared, study)
 
 
 def _get_writable_study(
     name: Name, principal: Annotated[Principal, Depends(SUBMIT)], shared: Shared, study: StudyIdQuery = None
 ) -> StudyRow:
-    return _study(name, principal, shared, study)
+    return _load_study(name, principal, shared, study)
 
 
 ViewableStudy = Annotated[StudyRow, Depends(_get_viewable_study)]
-"""The study in the path, for those who may see it."""
+"""The study in the path, for clients that may read it."""
 WritableStudy = Annotated[StudyRow, Depends(_get_writable_study)]
-"""The study in the path, for those who may have something done to it."""
+"""The study in the path, for clients that may change it."""

@@ -1,8 +1,8 @@
-"""One study behind a server: what its agents say is judged and written, and tickets are given out.
+"""One study behind a server: validates and writes the changes of its agents, and claims tickets for them.
 
-An agent's own code decides (:mod:`tempopt.agent.local_client`), on one picture of the study that all agents
-behind this server share. What has to last is in the store: a server can be killed at any moment, and any
-number of them serve one study.
+Decisions are made by the code of an agent (:mod:`tempopt.agent.local_client`), with one cache of the study
+for all agents of this server. All persistent state is in the store: a server can be killed at any time, and
+several servers can serve one study.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ from tempopt.training.messages import RunRequest, encode
 T = TypeVar("T")
 Spending = TypeVar("Spending", RunEnded, AttemptLost, AttemptReleased)
 LOGGER = logging.getLogger("tempopt.server")
-# After a server was away, agents that could not renew their leases have this long to do so.
+# Seconds that agents have after a server's start to renew leases that they could not renew before.
 _GRACE_SECONDS = 30.0
-_MOST_GONE = 4096
+_MAX_GONE_SESSIONS = 4096
 _MAX_SESSIONS = 64
-# So much more than has passed since a ticket was taken an agent may say that its run has trained: two
-# servers' clocks may differ.
+# Tolerance of the reported training time over the time since the claim, since the clocks of two servers may
+# differ.
 _SLACK_SECONDS = 300.0
 
 
 @dataclasses.dataclass(slots=True)
 class _PruningState:
-    """What the pruner has made of the reports of an attempt.
+    """The pruner's decisions on the reports of an attempt.
 
     Args:
-        agent: Who holds it.
+        agent: The agent that holds it.
         attempt: Its number.
-        last_checked_step: Step of the last report that was judged.
-        end: Step of the report at which it is pruned; None: it goes on.
-        value: That report's.
+        last_checked_step: Step of the last report that was checked.
+        end: Step of the report at which it is pruned; None: it continues.
+        value: Value of that report.
     """
 
     agent: str
@@ -84,10 +84,10 @@ class StudySession:
     """One study, for all agents behind this server; threads may share it.
 
     Args:
-        store: Where it is.
+        store: The database.
         study: Its row.
-        checkpoints: URL of the folder under which checkpoints lie.
-        started: When the server was started, by the monotonic clock.
+        checkpoints: URL of the folder for checkpoints.
+        started: Start of the server, on the monotonic clock.
     """
 
     def __init__(self, store: Store, study: StudyRow, *, checkpoints: str, started: float) -> None:
@@ -105,16 +105,16 @@ class StudySession:
         self._stale = False
         self._thorough = -math.inf
         self.listeners: set[Callable[[], None]] = set()
-        """Called, from any thread, when more tickets may be begun than before."""
+        """Called, from any thread, when more tickets may begin than before."""
 
     # ---- agents
 
     def snapshot(self) -> dict[str, Any]:
-        """Return a Snapshot as JSON, without what each client has itself: workers and time."""
+        """Return a Snapshot as JSON, without the fields that clients add: workers and time."""
         with self._lock:
-            return self._snapshot_fields()
+            return self._build_snapshot_fields()
 
-    def _snapshot_fields(self) -> dict[str, Any]:
+    def _build_snapshot_fields(self) -> dict[str, Any]:
         at_work = sum(row.state == "running" for row in self.cache.open_tickets())
         now: Snapshot = self.cache.snapshot([], 0.0, at_work=at_work)
         return {key: value for key, value in serialize(now).items() if key not in ("workers", "elapsed")}
@@ -123,28 +123,28 @@ class StudySession:
         """Register an agent.
 
         Raises:
-            ApiError: Another one of that name is at work.
+            ApiError: Another agent of that name is at work.
         """
         with self._lock:
             if self._sessions.setdefault(agent, session) != session:
                 raise ApiError(
                     409,
                     "agent_name_taken",
-                    f'An agent named "{agent}" is at work on this study already. Names of agents are unique: '
-                    "start this one again, and it gets another.",
+                    f'Another agent named "{agent}" works on this study. Names of agents are unique: '
+                    "restart this agent, which gives it a new name.",
                 )
 
     def release_agent(self, agent: str, session: str = "") -> int:
         """Release the tickets that an agent holds, and return their number.
 
         Args:
-            session: Its session, which is given no ticket any more: a request for one may be under way.
+            session: Its session, which gets no further tickets, also by a request in progress.
         """
         with self._lock:
             self._clients.pop(agent, None)
             self._sessions.pop(agent, None)
             self._gone[session] = None
-            while len(self._gone) > _MOST_GONE:
+            while len(self._gone) > _MAX_GONE_SESSIONS:
                 self._gone.popitem(last=False)
             released = self._store.release(self.study.id, [agent])
             if released:
@@ -155,28 +155,28 @@ class StudySession:
     # ---- what agents say
 
     def sync(self, agent: str, request: SyncRequest, *, is_long_poll: bool = False) -> SyncResponse | None:
-        """Write what an agent says, and give it a ticket if it wants one and there is one.
+        """Write the changes of an agent, and claim a ticket if it requests one.
 
         Args:
-            agent: Name of the agent, its token's name included.
-            request: What it says.
-            is_long_poll: Whether it has said all before and only waits. The store is then asked only if a
-                ticket is known to wait, and now and then for what others may have lost.
+            agent: Name of the agent, including the name of its token.
+            request: The request.
+            is_long_poll: Whether its changes are already written and it only waits. The store is then read
+                only if a ticket is known to wait, and from time to time for lost tickets.
 
         Returns:
-            The answer; None if it only waits, and there is nothing new.
+            The answer; None if the agent only waits, and there is nothing new.
 
         Raises:
             StudyNotFound: The study was deleted.
-            StoreUnreachable: The database is away; say it again.
-            UsageError: A change is not as it should be.
+            StoreUnreachable: The database cannot be reached; repeat the request.
+            UsageError: A change is invalid.
         """
         changes = [] if is_long_poll else changes_from_plain(request.changes)
         with self._lock:
-            if is_long_poll and (request.session in self._gone or not self._worth_looking()):
+            if is_long_poll and (request.session in self._gone or not self._should_look()):
                 return None
             refused_ids: list[int] = []
-            client = self._client(agent, request.workers)
+            client = self._make_client(agent, request.workers)
             client.listeners.abandon = refused_ids.extend
             try:
                 if self._stale:
@@ -191,7 +191,7 @@ class StudySession:
                 )
                 ticket, is_over = self._claim_ticket(client, request) if taking else (None, False)
             except BaseException:
-                # what was taken in here may not be in the store
+                # the cache may have changes that are not in the store
                 self._stale = True
                 raise
             answer = SyncResponse(
@@ -202,7 +202,7 @@ class StudySession:
                 age=self.cache.age,
                 over=is_over,
                 claim=self._build_claim_response(client, ticket),
-                snapshot=self._snapshot_fields(),
+                snapshot=self._build_snapshot_fields(),
             )
         if (
             any(isinstance(change, RunEnded | AttemptLost | AttemptReleased) for change in changes)
@@ -211,15 +211,15 @@ class StudySession:
             self._notify()
         return answer
 
-    def _client(self, agent: str, workers: int) -> LocalStudyClient:
-        """Return an agent's dealings with the store; they hold nothing that a server may not lose."""
+    def _make_client(self, agent: str, workers: int) -> LocalStudyClient:
+        """Return the client of an agent for the store, without state that has to persist."""
         if agent not in self._clients:
             line = _NoRetryPolicy(self._started)
             self._clients[agent] = LocalStudyClient(
                 cache=self.cache,
                 folders=RunFolders(logs=Path(), checkpoints=join(self._root, self.study.name)),
                 workers=workers,
-                observer=_Logged(self.study.name),
+                observer=_LogObserver(self.study.name),
                 outbox=_Outbox(
                     store=self._store,
                     agent=agent,
@@ -240,7 +240,7 @@ class StudySession:
         *,
         taking: bool,
     ) -> dict[int, int]:
-        """Write the agent's changes unless taking a ticket does so; return where runs are pruned."""
+        """Write the agent's changes, unless a claim does so; return the steps at which runs are pruned."""
         changes_by_ticket: dict[int, list[Change]] = {}
         for change in changes:
             changes_by_ticket.setdefault(change.ticket_id, []).append(change)
@@ -248,7 +248,7 @@ class StudySession:
             id: max(change.attempt for change in ticket_changes)
             for id, ticket_changes in changes_by_ticket.items()
         }
-        self._refresh_if_behind(attempts)
+        self._refresh_newer_tickets(attempts)
         unknown = changes_by_ticket.keys() - self.cache.tickets.keys()
         client.listeners.abandon(sorted(unknown))
         counted_reports: dict[int, dict[int, float]] = {}
@@ -266,12 +266,12 @@ class StudySession:
         patience = initial_lease_seconds(self.spec.study.lease)
         for id, renewal in request.renew.items():
             client.outbox.renew(id, renewal.attempt, min(request.lease, patience), step=renewal.step)
-        if not (client.urgent and taking):
+        if not (client.has_unreported_end and taking):
             client.flush()
         return pruned_steps
 
-    def _refresh_if_behind(self, attempts: Mapping[int, int]) -> None:
-        """Refresh tickets of the cached study from the store if an agent knows of newer ones."""
+    def _refresh_newer_tickets(self, attempts: Mapping[int, int]) -> None:
+        """Refresh the cached tickets from the store if an agent refers to newer ones."""
         rows = {id: self.cache.tickets.get(id) for id in attempts}
         if None in rows.values():
             self.cache.read()
@@ -283,9 +283,9 @@ class StudySession:
             self.cache.refresh()
 
     def _find_held_ticket(self, agent: str, id: int, attempt: int) -> TicketRow | None:
-        """Return a ticket whose attempt an agent holds, or may come back to; None: it is not this agent's.
+        """Return a ticket whose attempt an agent holds or may readopt; None if it is not this agent's.
 
-        What is said of another's ticket is for the store alone to refuse: it changes nothing here.
+        Changes of other agents' tickets are refused by the store, and not applied to the cache.
         """
         row = self.cache.tickets.get(id)
         if row is None or (row.agent, row.attempt) != (agent, attempt) or row.state in TERMINAL_STATES:
@@ -300,7 +300,7 @@ class StudySession:
         run: RunReports | None,
         changes: Iterable[Change],
     ) -> dict[int, float]:
-        """Return a run's reports that count, and note at which of them it is pruned, if it is."""
+        """Return a run's reports that count, and record at which of them it is pruned, if any."""
         if run is not None and run.attempt == row.attempt:
             reports = {step: math.nan if value is None else value for step, value in run.reports}
         else:
@@ -312,7 +312,7 @@ class StudySession:
             pruning = self._pruning_states[row.id] = _PruningState(agent, row.attempt)
         if pruning.end is None and reports and max(reports) > pruning.last_checked_step:
             pruning.end = client.find_pruning_step(
-                row, reports, _total(row, run), after=pruning.last_checked_step
+                row, reports, _find_total_steps(row, run), after=pruning.last_checked_step
             )
             pruning.last_checked_step = max(reports)
             if pruning.end is not None:
@@ -334,10 +334,10 @@ class StudySession:
         request: SyncRequest,
     ) -> None:
         if isinstance(change, CheckpointRecorded):
-            change = self._with_server_url(change)
+            change = self._replace_checkpoint_url(change)
         row = self._find_held_ticket(agent, change.ticket_id, change.attempt)
         if row is None or reports is None:
-            # the store knows whether it is another's by now, or was written before
+            # the store decides whether the change is stale or was written before
             client.outbox.add(change)
             return
         pruning = self._pruning_states[row.id]
@@ -349,14 +349,14 @@ class StudySession:
                 if pruning.end is None or change.step <= pruning.end:
                     client.outbox.add(change)
             case CheckpointRecorded():
-                client.keep(row, change.checkpoint, trained_seconds=0.0)
+                client.record_checkpoint(row, change.checkpoint, trained_seconds=0.0)
             case RunEnded():
                 change = self._cap_spent_time(change, row)
                 outcomes = change.outcomes
                 if pruning.end is not None:
                     value = pruning.value if math.isfinite(pruning.value) else None
                     outcomes = to_pruned_outcome(outcomes, value)
-                total = _total(row, request.runs.get(row.id))
+                total = _find_total_steps(row, request.runs.get(row.id))
                 change = dataclasses.replace(change, outcomes=outcomes)
                 client.report_run_ended(change, row, apply_run_ended(row, outcomes, total), reports)
             case AttemptLost():
@@ -368,7 +368,7 @@ class StudySession:
             del self._pruning_states[row.id]
 
     def _cap_spent_time(self, change: Spending, row: TicketRow) -> Spending:
-        """Return the end of an attempt with no more time spent on it than has passed since it was taken."""
+        """Return the end of an attempt with its training time limited to the time since the claim."""
         elapsed = 0.0 if row.started is None else datetime.now(UTC).timestamp() - row.started.timestamp()
         max_seconds = max(elapsed, 0.0) + _SLACK_SECONDS
         cards = max(self.spec.resource_need(gpus=True).gpus, float(self.spec.ranks))
@@ -384,15 +384,15 @@ class StudySession:
         seconds, gpu_seconds = min(change.seconds, max_seconds), min(change.gpu_seconds, max_seconds * cards)
         return dataclasses.replace(change, seconds=seconds, gpu_seconds=gpu_seconds)
 
-    def _with_server_url(self, change: CheckpointRecorded) -> CheckpointRecorded:
-        """Return a change about a checkpoint with the URL under which the server has it."""
+    def _replace_checkpoint_url(self, change: CheckpointRecorded) -> CheckpointRecorded:
+        """Return a change of a checkpoint with the URL in the server's storage."""
         row = self.cache.tickets[change.ticket_id]
         url = to_real(change, self.study.name, run_name(row.kind, row.number), self._root)
         return dataclasses.replace(change, checkpoint=dataclasses.replace(change.checkpoint, url=url))
 
-    # ---- what agents are given
+    # ---- tickets for agents
 
-    def _worth_looking(self) -> bool:
+    def _should_look(self) -> bool:
         now = time.monotonic()
         news = self.cache.has_startable_ticket() or self.cache.is_finished() or self.cache.state != "running"
         if not news and now - self._thorough < THOROUGH_SECONDS:
@@ -417,7 +417,7 @@ class StudySession:
         if ticket is None:
             return None
         reports = client.reports(ticket)
-        request = client.request(ticket, None)
+        request = client.build_request(ticket, None)
         plain: dict[str, Any] = json.loads(encode(dataclasses.replace(request, folder=None)))
         name, run = self.study.name, run_name(ticket.kind, ticket.number)
         plain["program"] = None
@@ -442,10 +442,10 @@ class StudySession:
 
 
 def to_agent(url: str, study: str, run: str) -> str | None:
-    """Return the URL under which agents get a checkpoint; None if tempopt has not written it for that run.
+    """Return the URL of a checkpoint for agents; None if it is not a checkpoint of that run.
 
     Args:
-        url: Where it lies.
+        url: Its URL in the server's storage.
         study: Name of the study.
         run: Name of the run's folder.
     """
@@ -455,41 +455,41 @@ def to_agent(url: str, study: str, run: str) -> str | None:
 
 
 def to_real(change: CheckpointRecorded, study: str, run: str, root: str) -> str:
-    """Return where a checkpoint lies that an agent has put through the server.
+    """Return the URL in the server's storage of a checkpoint that an agent has uploaded.
 
     Args:
-        change: What the agent says of it.
+        change: The agent's change.
         study: Name of the study.
         run: Name of the run's folder.
-        root: URL of the folder under which the server keeps checkpoints.
+        root: URL of the server's folder for checkpoints.
 
     Raises:
-        UsageError: It is no checkpoint of that run, or of another attempt or step.
+        UsageError: It is not a checkpoint of that run, attempt and step.
     """
     file = f"step-{change.checkpoint.step}-{change.attempt}.ckpt"
     expected_url = f"tempopt://{study}/{run}/{file}"
     if change.checkpoint.url != expected_url:
         raise UsageError(
-            f'"{change.checkpoint.url[:200]}" is no checkpoint of the run {run} of the study "{study}". '
+            f'"{change.checkpoint.url[:200]}" is not a checkpoint of the run {run} of the study "{study}". '
             f"That of step {change.checkpoint.step} of attempt {change.attempt} is named {expected_url}."
         )
     return join(root, study, run, file)
 
 
-def _total(row: TicketRow, run: RunReports | None) -> int | None:
-    """Return the steps of a whole run, as its agent says or the store."""
+def _find_total_steps(row: TicketRow, run: RunReports | None) -> int | None:
+    """Return the steps of the complete run, from its agent or the store."""
     return run.total_steps if run is not None and run.total_steps is not None else row.total_steps
 
 
 class _NoRetryPolicy(StoreRetryPolicy):
-    """A server's line to its store: a caller is told that it is away, and asks again."""
+    """A server's calls of its store: errors are raised to the caller, which repeats the request."""
 
     def __init__(self, started: float) -> None:
         super().__init__(timeout=math.inf, note=LOGGER.warning)
         self._since = started
 
     def call(self, work: Callable[[], T], *, reads: bool = False) -> T:
-        """Return what the work returns, or raise what it raises."""
+        """Call a function."""
         return work()
 
     @property
@@ -499,22 +499,22 @@ class _NoRetryPolicy(StoreRetryPolicy):
 
 
 class _Outbox(WriteQueue):
-    """What one request says: delivered at once, or not at all, and then said again by the agent."""
+    """The changes of one request: written at once, or not at all and then sent again by the agent."""
 
     def is_due(self) -> bool:
-        """Return whether there is anything to say."""
-        return bool(len(self) or self._renew)
+        """Return whether there are changes."""
+        return bool(len(self) or self._renewals)
 
     def flush(self, take: ClaimRequest | None = None, *, version: int | None = None) -> WriteResult:
         """Write all changes in one transaction."""
         try:
             return super().flush(take, version=version)
         finally:
-            self._changes, self._renew = [], {}
+            self._changes, self._renewals = [], {}
 
 
-class _Logged(NullObserver):
-    """Writes what a person should read of a study into the server's log."""
+class _LogObserver(NullObserver):
+    """Observer that writes the notes of a study into the server's log."""
 
     def __init__(self, study: str) -> None:
         self._study = study
@@ -525,11 +525,11 @@ class _Logged(NullObserver):
 
 
 class StudySessionRegistry:
-    """One session for each study with agents; threads may share them.
+    """The sessions of all studies with agents; threads may share it.
 
     Args:
-        store: Where studies are.
-        checkpoints: URL of the folder under which checkpoints lie.
+        store: The database.
+        checkpoints: URL of the folder for checkpoints.
     """
 
     def __init__(self, store: Store, *, checkpoints: str) -> None:
@@ -544,21 +544,21 @@ class StudySessionRegistry:
         """Return the session of a study.
 
         Args:
-            id: Id that the study had when the caller saw it; None: whatever it has.
+            id: Id of the study; None: any.
 
         Raises:
-            StudyNotFound: There is no study of that name, or it is another one by now.
+            StudyNotFound: There is no study of that name, or a different one by now.
         """
         session = self._study_sessions.get(name)
         if session is None:
-            # a study is read once, however many agents come for it at the same moment
+            # a study is read once, even if many agents request it at the same time
             with self._opening:
                 session = self._study_sessions.get(name) or self._open_session(name)
         with self._lock:
             if name in self._study_sessions:
                 self._study_sessions.move_to_end(name)
         if id is not None and session.study.id != id:
-            raise StudyNotFound(f'The study "{name}" was deleted, and another one of that name begun.')
+            raise StudyNotFound(f'The study "{name}" was deleted, and a different one of that name created.')
         return session
 
     def _open_session(self, name: str) -> StudySession:
@@ -571,15 +571,15 @@ class StudySessionRegistry:
         return session
 
     def close(self, name: str) -> None:
-        """Forget what is known of a study; it is read anew when an agent comes for it."""
+        """Remove the session of a study; it is read again at the next request."""
         with self._lock:
             self._study_sessions.pop(name, None)
 
     def run_with_reload(self, name: str, do: Callable[[StudySession], T], *, id: int | None = None) -> T:
-        """Return what is done in the session of a study.
+        """Call a function with the session of a study, again after reading the study if it has changed.
 
         Raises:
-            StudyNotFound: There is no such study any more.
+            StudyNotFound: The study no longer exists.
         """
         session = self.get(name, id=id)
         try:

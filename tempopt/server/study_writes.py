@@ -1,7 +1,7 @@
-"""What is done to studies: begin one, have it grow, rest, go on or end, delete it, free its files.
+"""Routes that change studies: create, extend, pause, resume, stop and delete them, remove their files.
 
-Decides what a command on the database decides, with the same code. What a study's own modules say is told by
-the client: no code of users runs here.
+They use the functions of the command line. No users' code runs here: the client sends the results of its dry
+run.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from tempopt.version import __version__
 router = APIRouter(prefix="/api/studies", tags=["studies"], responses=REFUSALS)
 Submitting = Annotated[Principal, Depends(SUBMIT)]
 
-_DEEPEST = 60
+_MAX_DEPTH = 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class SubmitStudyRequest(SearchExtension):
-    """A study to begin, or to continue and extend.
+    """A study to create, or to continue and extend.
 
     Args:
         spec: The study spec as plain data, as in its YAML file or as ``StudySpec.to_json`` returns it.
@@ -56,7 +56,7 @@ class SubmitStudyRequest(SearchExtension):
 
 
 class Queue(Body):
-    """Parameter sets to try, of some or all of the searched names."""
+    """Parameter sets to try, with some or all of the searched names."""
 
     sets: Annotated[
         list[dict[str, Any]],
@@ -72,11 +72,11 @@ class GarbageCollectionRequest(Body):
 
 
 class StudyActionResponse(Body):
-    """How a study stands after it was asked for something.
+    """State of a study after a request.
 
     Args:
-        is_new: Whether it was begun by this.
-        notes: What there is to say of it, for people.
+        is_new: Whether the request created it.
+        notes: Notes for the user.
     """
 
     study: Annotated[str, Field(examples=["max_retrieval"])]
@@ -87,23 +87,23 @@ class StudyActionResponse(Body):
     notes: Annotated[list[str], Field(default_factory=list)]
 
 
-def _refuse_no_text(data: Any) -> None:
-    """Refuse what no database holds, and what is nested so deep that reading it could fail."""
+def _refuse_invalid_text(data: Any) -> None:
+    """Refuse text that no database can store, and data that are nested too deeply to be read."""
     stack: list[tuple[Any, int]] = [(data, 0)]
     while stack:
         node, depth = stack.pop()
         if isinstance(node, str) and (fault := not_text(node)):
-            raise UsageError(f"The body holds {fault}. Give text in UTF-8 without it.")
+            raise UsageError(f"The body contains {fault}. Give text in UTF-8 without it.")
         if isinstance(node, dict | list):
-            if depth == _DEEPEST:
-                raise UsageError(f"The body is nested more than {_DEEPEST} deep. Give plain data.")
+            if depth == _MAX_DEPTH:
+                raise UsageError(f"The body is nested more than {_MAX_DEPTH} deep. Give plain data.")
             below = [*node, *node.values()] if isinstance(node, dict) else node
             stack += [(part, depth + 1) for part in below]
 
 
 def _parse_submission(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
-    """Return the spec of a submission; refuse names of studies that the caller may not see."""
-    _refuse_no_text(asdict(body))
+    """Return the spec of a submission; refuse names of studies that the client may not see."""
+    _refuse_invalid_text(asdict(body))
     try:
         spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
     except SpecError as error:
@@ -134,7 +134,9 @@ def _check_temperatures_are_found(spec: StudySpec) -> None:
         raise SpecError("\n".join(lines))
 
 
-def _done(shared: ServerState, name: str, notes: list[str], *, is_new: bool = False) -> StudyActionResponse:
+def _build_response(
+    shared: ServerState, name: str, notes: list[str], *, is_new: bool = False
+) -> StudyActionResponse:
     row = shared.store.load_study(name)
     return StudyActionResponse(
         study=name, id=row.id, state=row.state, version=row.version, is_new=is_new, notes=notes
@@ -149,21 +151,21 @@ def _wake(shared: ServerState, name: str) -> None:
 
 @router.post(
     "",
-    summary="Begin or continue a study",
-    responses={201: {"description": "The study was begun.", "model": StudyActionResponse}},
+    summary="Create or continue a study",
+    responses={201: {"description": "The study was created.", "model": StudyActionResponse}},
 )
 def submit(
     body: SubmitStudyRequest, principal: Submitting, shared: Shared, request: Request, answer: Response
 ) -> StudyActionResponse:
-    """Begin the study of a spec, or continue the one that there is, and let it grow.
+    """Create the study of a spec, or continue and extend the existing one; agents train it.
 
-    Nothing is tried before: `tempopt search` has trained two steps of it where it was typed. Agents train it.
+    There is no dry run here: `tempopt search` makes it on the client's machine.
     """
     spec = _parse_submission(body, principal)
     annotate_audit(request, study=spec.study.name)
     if spec.study.priority > 0 and "admin" not in principal.scopes:
         raise AccessDenied(
-            f"study.priority is {spec.study.priority}, and one above 0 takes a token with the scope admin. "
+            f"study.priority is {spec.study.priority}, and one above 0 needs a token with the scope admin. "
             "Give 0 or less, or ask an administrator to submit the study."
         )
     notes: list[str] = []
@@ -179,49 +181,47 @@ def submit(
         )
         _wake(shared, spec.study.name)
     answer.status_code = 201 if is_new else 200
-    return _done(shared, spec.study.name, notes, is_new=is_new)
+    return _build_response(shared, spec.study.name, notes, is_new=is_new)
 
 
 @router.post("/{name}/pause", summary="Pause a study")
 def pause(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
-    """Have every agent of a study save its runs and leave, until it is resumed."""
+    """Pause a study: its agents save their runs and leave, until it is resumed."""
     return lifecycle.pause(shared.store, study.name)
 
 
 @router.post("/{name}/stop", summary="Stop the search of a study")
 def stop(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
-    """End the search of a study: runs at work end, and what was found is confirmed."""
+    """Stop the search of a study: runs in progress are completed, and the best so far is confirmed."""
     return lifecycle.stop(shared.store, study.name)
 
 
-@router.post("/{name}/resume", summary="Resume a study, and let it grow")
+@router.post("/{name}/resume", summary="Resume and extend a study")
 def resume(body: StudyExtension, study: WritableStudy, shared: Shared) -> StudyActionResponse:
-    """Resume a paused study, with more trials or pairs, or with failed runs again."""
+    """Resume a paused study, with more trials or pairs, or repeat failed runs."""
     notes: list[str] = []
     request = ResumeRequest(study=study.name, **asdict(body))
     extend_for_resume(shared.store, study, request, on_note=notes.append, check_schedules=check_schedules)
     _wake(shared, study.name)
-    return _done(shared, study.name, notes)
+    return _build_response(shared, study.name, notes)
 
 
-@router.post("/{name}/enqueue", summary="Have parameter sets tried")
+@router.post("/{name}/enqueue", summary="Enqueue parameter sets")
 def enqueue(body: Queue, study: WritableStudy, shared: Shared) -> StudyActionResponse:
-    """Add search tickets with these parameter sets; those that were tried before are left out."""
-    _refuse_no_text(body.sets)
+    """Add search tickets with these parameter sets, except those that were tried before."""
+    _refuse_invalid_text(body.sets)
     spec = StudySpec.from_json(study.spec)
     added = add_trials(shared.store, study, spec, 0, body.sets, version=body.version)
-    return _done(shared, study.name, [] if added else ["Each of them is in the study already."])
+    return _build_response(shared, study.name, [] if added else ["All of them are already in the study."])
 
 
 @router.delete("/{name}", summary="Delete a study")
 def delete(
     study: WritableStudy,
     shared: Shared,
-    force: Annotated[
-        bool, Query(description="Even while agents work on it; they notice, and leave.")
-    ] = False,
+    force: Annotated[bool, Query(description="Even while agents work on it, which then leave.")] = False,
 ) -> lifecycle.DeleteResult:
-    """Delete a study with its trials, its checkpoints and what it logged."""
+    """Delete a study with its trials, checkpoints and logs."""
     try:
         return lifecycle.delete(shared.store, study.name, force=force)
     finally:

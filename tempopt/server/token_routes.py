@@ -1,4 +1,4 @@
-"""Tokens over HTTP, for users who may do everything."""
+"""Tokens over HTTP, for users with the scope ``admin``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Asking = Annotated[Principal, Depends(require("admin"))]
 
 
 class TokenResponse(BaseModel):
-    """A token, without what it is verified by."""
+    """A token without its digest."""
 
     id: str
     name: str
@@ -39,8 +39,8 @@ class TokenRequest(BaseModel):
     """A token to be created.
 
     Args:
-        expires: How long it is valid, as in ``30d``; null: until it is revoked.
-        user: Whose studies are begun with it; empty: the name.
+        expires: Lifetime, as in ``30d``; null: until it is revoked.
+        user: Owner of the studies that are created with it; empty: the name.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,12 +53,12 @@ class TokenRequest(BaseModel):
 
 
 class TokenCreated(TokenResponse):
-    """A new token: the whole of it, which is shown this once."""
+    """A new token with its secret, which is shown only once."""
 
     token: str
 
 
-def _response(row: TokenRow) -> TokenResponse:
+def _build_response(row: TokenRow) -> TokenResponse:
     return TokenResponse.model_validate(row, from_attributes=True)
 
 
@@ -66,12 +66,12 @@ def _response(row: TokenRow) -> TokenResponse:
 def list_tokens(principal: Asking, shared: Shared) -> list[TokenResponse]:
     """Return all tokens, oldest first, without their secrets."""
     principal.check_whole()
-    return [_response(row) for row in shared.store.tokens()]
+    return [_build_response(row) for row in shared.store.tokens()]
 
 
 @router.post("", status_code=201, summary="Create a token")
 def create(body: TokenRequest, principal: Asking, shared: Shared, request: Request) -> TokenCreated:
-    """Create a token; the whole of it is in this answer, and nowhere else."""
+    """Create a token; only this answer has its secret."""
     life = None if body.expires is None else lifetime(body.expires)
     principal.check_whole()
     token, row = create_token(
@@ -85,7 +85,7 @@ def create(body: TokenRequest, principal: Asking, shared: Shared, request: Reque
     )
     scopes, where = ", ".join(row.scopes), f'"{row.studies}..."' if row.studies else "all studies"
     annotate_audit(request, detail=f"token {row.id} {row.name}: {scopes} on {where}")
-    return TokenCreated(**_response(row).model_dump(), token=token)
+    return TokenCreated(**_build_response(row).model_dump(), token=token)
 
 
 @router.delete("/{id}", summary="Revoke a token")
@@ -94,10 +94,10 @@ def revoke(
     principal: Asking,
     shared: Shared,
 ) -> TokenResponse:
-    """Revoke a token: within a few seconds no server accepts it any more."""
+    """Revoke a token; all servers refuse it within a few seconds."""
     principal.check_whole()
     shared.store.revoke_token(id)
     row = shared.store.token(id)
     if row is None:
         raise ApiError(404, "token_not_found", "There is no token of that id.")
-    return _response(row)
+    return _build_response(row)

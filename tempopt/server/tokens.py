@@ -1,4 +1,4 @@
-"""Tokens: how they are made, told apart and verified; the whole one is shown once and kept nowhere."""
+"""Create and verify tokens; a token is shown once and stored as a digest."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tempopt.storage.store import Store
 
 Scope = Literal["view", "submit", "agent", "admin"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""What a token may do: read studies; begin, grow and end them; train for them; everything."""
+"""Scopes of a token: read studies; create, extend and end them; train for them; everything."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9@._+-]{0,99}")
 PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
@@ -36,26 +36,25 @@ def create_token(
     by: str = "",
     user: str = "",
 ) -> tuple[str, TokenRow]:
-    """Write a new token, and return it with its row; it is not to be had again.
+    """Write a new token, and return it with its row; it cannot be shown again.
 
     Args:
-        name: Whom it stands for: letters, digits, ``.``, ``_`` and ``-``, at most 64 of them. What an agent
-            holds is that of every agent with a token of this name, so that one can replace another.
-        scopes: What it may do.
-        studies: Only on studies whose names begin so; the empty text: on all.
-        life: How long it is valid; None: until it is revoked.
+        name: Name of the holder: letters, digits, ``.``, ``_`` and ``-``, at most 64. Agents with tokens of
+            the same name share their tickets, so that one token can replace another.
+        scopes: Its scopes.
+        studies: Prefix of the names of studies that it may access; empty: all studies.
+        life: Lifetime; None: until it is revoked.
         by: Name of the user who creates it.
-        user: Whose studies are begun with it; empty: ``name``. A name, or
-            the e-mail address that a proxy signs the person in with.
+        user: Owner of the studies that are created with it, a name or an e-mail address; empty: ``name``.
 
     Raises:
-        UsageError: There is no such scope, or the name is none.
+        UsageError: A scope does not exist, or a name is invalid.
     """
-    _check(name, NAME, "be the name of a token", '".", "_" and "-", at most 64')
+    _check_name(name, NAME, "be the name of a token", '".", "_" and "-", at most 64')
     if studies:
-        _check(studies, PREFIX, "begin the name of a study", '".", "_" and "-", at most 255')
+        _check_name(studies, PREFIX, "begin the name of a study", '".", "_" and "-", at most 255')
     if user:
-        _check(user, _USER, "be a user", '"@", ".", "_", "+" and "-", at most 100')
+        _check_name(user, _USER, "be a user", '"@", ".", "_", "+" and "-", at most 100')
     if not scopes or (unknown := [scope for scope in scopes if scope not in SCOPES]):
         names = ", ".join(unknown) if scopes else "none"
         raise UsageError(f"Unknown scope: {names}. The scopes are {', '.join(SCOPES)}.")
@@ -76,7 +75,7 @@ def create_token(
     return token, row
 
 
-def _check(text: str, pattern: re.Pattern[str], purpose: str, signs: str) -> None:
+def _check_name(text: str, pattern: re.Pattern[str], purpose: str, signs: str) -> None:
     if pattern.fullmatch(text) is None:
         raise UsageError(
             f'"{text}" cannot {purpose}. Give letters, digits, {signs}, of which the first is a letter or a '
@@ -85,31 +84,31 @@ def _check(text: str, pattern: re.Pattern[str], purpose: str, signs: str) -> Non
 
 
 def first_token(store: Store) -> str | None:
-    """Return a token that may do everything, made because there is none yet; None if there is one."""
+    """Create and return a token of scope ``admin`` if there is no token yet; else return None."""
     if store.tokens():
         return None
     return create_token(store, name="admin", scopes=["admin"])[0]
 
 
 def digest(token: str) -> str:
-    """Return what is kept of a token, or of a browser's session."""
+    """Return the digest of a token, or of a browser's session."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def token_matches_row(token: str, row: TokenRow) -> bool:
-    """Return whether a token is the one that a row was written for, in a time that tells nothing of it."""
+    """Return whether a token is that of a row, by a comparison in constant time."""
     return hmac.compare_digest(digest(token), row.digest)
 
 
 def lifetime(text: str) -> timedelta:
-    """Return how long a token is valid, given a text as in ``30d``.
+    """Return the lifetime of a text such as ``30d``.
 
     Raises:
-        UsageError: It is none.
+        UsageError: The text is invalid.
     """
     parts = _LIFE.fullmatch(text)
     if parts is None:
         raise UsageError(
-            f'"{text}" is no time. Give a number and m, h, d or w (minutes, hours, days, weeks), as in 30d.'
+            f'"{text}" is no duration. Give a number and m, h, d or w (minutes to weeks), as in 30d.'
         )
     return timedelta(**{_UNITS[parts[2]]: int(parts[1])})

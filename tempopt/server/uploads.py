@@ -1,7 +1,7 @@
-"""A file that comes in pieces: put together in a folder, or in an object store that signs no request for it.
+"""Uploads in pieces: assembled in a folder, or in an object store that cannot sign the request.
 
-Nothing of an upload is in memory for longer than one request, so that a server may be started again, and
-several may take pieces of one file. A few unfinished uploads, and files that are not recorded, are kept.
+No state of an upload is kept in memory, so that a server may be restarted, and several servers may receive
+pieces of one file. A few unfinished uploads, and files that are not recorded, are not deleted.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from tempopt.storage.checkpoints import error_reason, open_filesystem
 
 LOGGER = logging.getLogger("tempopt.server")
 UPLOAD = re.compile(r"[0-9a-f]{8,32}")
-"""Names that a client gives its uploads."""
+"""Pattern of the names that a client gives its uploads."""
 MOST_KEPT = 4
-"""Unfinished uploads, and files that are not recorded, of one run that are kept."""
+"""Number of unfinished uploads, and of files that are not recorded, that are kept per run."""
 _FILE = re.compile(r"step-([0-9]+)-([0-9]+)\.ckpt")
 _PART = re.compile(rf"step-[0-9]+-[0-9]+\.ckpt\.({UPLOAD.pattern})(?:\.([0-9]+))?\.writing")
 _CHUNK = 4 * 1024 * 1024
-# A client does without an answer for longer than this.
+# Shorter than the client's timeout for an answer.
 _JOIN_SECONDS = 20.0
 
 
 class UploadProgress(BaseModel):
-    """How much of a file has come.
+    """Progress of an upload.
 
     Args:
-        bytes: That are there.
-        is_complete: Whether the file is in its place. All bytes may have come before it is: ask again.
+        bytes: Number of bytes that have arrived.
+        is_complete: Whether the file is assembled. All bytes may have arrived before it is: ask again.
     """
 
     bytes: int
@@ -51,20 +51,20 @@ class UploadProgress(BaseModel):
 
 
 def into_folder(target: Path, upload: str, offset: int, total: int, content: bytes) -> UploadProgress:
-    """Write a piece of a file; put the file in its place once all of it has come.
+    """Write a piece of a file; assemble the file after the last piece.
 
     Raises:
-        ApiError: Pieces before it are missing, or it cannot be written.
+        ApiError: Earlier pieces are missing, or the piece cannot be written.
     """
     part = _part(target, upload)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        # others on this machine may read it as they may read what a worker here writes
+        # the same access rights as a file that a worker on this machine writes
         descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             size = os.fstat(descriptor).st_size
             if offset > size:
-                return _beyond(target, part, size, total)
+                return _refuse_missing_pieces(target, part, size, total)
             os.pwrite(descriptor, content, offset)
             size = max(size, offset + len(content))
             if size < total:
@@ -76,26 +76,26 @@ def into_folder(target: Path, upload: str, offset: int, total: int, content: byt
         part.replace(target)
         _sync(target.parent)
     except FileNotFoundError as error:
-        # another request has put the file in its place, or has tidied up
-        if _is_there(target, total):
+        # another request has assembled the file, or removed old uploads
+        if _exists(target, total):
             return UploadProgress(bytes=total, is_complete=True)
-        raise _missing(0) from error
+        raise _build_missing_error(0) from error
     except OSError as error:
-        raise _not_written(error) from error
+        raise _build_write_error(error) from error
     return UploadProgress(bytes=total, is_complete=True)
 
 
-def _beyond(target: Path, part: Path, size: int, total: int) -> UploadProgress:
+def _refuse_missing_pieces(target: Path, part: Path, size: int, total: int) -> UploadProgress:
     if size == 0:
         part.unlink(missing_ok=True)
-        if _is_there(target, total):
-            # the answer to the last piece was lost, and all of it is there
+        if _exists(target, total):
+            # the answer to the last piece was lost, and the file is complete
             return UploadProgress(bytes=total, is_complete=True)
-    raise _missing(size)
+    raise _build_missing_error(size)
 
 
 def upload_progress_in_folder(target: Path, upload: str) -> UploadProgress:
-    """Return how much of a file has come."""
+    """Return the progress of an upload."""
     with contextlib.suppress(FileNotFoundError):
         return UploadProgress(bytes=_part(target, upload).lstat().st_size, is_complete=False)
     is_complete = target.is_file()
@@ -106,7 +106,7 @@ def _part(target: Path, upload: str) -> Path:
     return target.with_name(f"{target.name}.{upload}.writing")
 
 
-def _is_there(target: Path, total: int) -> bool:
+def _exists(target: Path, total: int) -> bool:
     return target.is_file() and target.stat().st_size == total
 
 
@@ -122,10 +122,10 @@ def _sync(folder: Path) -> None:
 
 
 def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -> UploadProgress:
-    """Keep a piece of a file as an object; have the file put together once all of it has come.
+    """Store a piece of a file as an object; assemble the file after the last piece.
 
     Raises:
-        ApiError: Pieces before the last one are missing, or the object store cannot be reached.
+        ApiError: Earlier pieces are missing, or the object store cannot be reached.
     """
     with _open_object_store(url) as (fs, path):
         if len(content) == total:
@@ -135,31 +135,31 @@ def into_store(url: str, upload: str, offset: int, total: int, content: bytes) -
             fs.pipe_file(f"{path}.{upload}.{offset}.writing", content)
         if offset + len(content) < total:
             return UploadProgress(bytes=offset + len(content), is_complete=False)
-        pieces, size = _pieces(fs, path, upload)
+        pieces, size = _list_pieces(fs, path, upload)
         if size < total:
             if fs.exists(path) and fs.size(path) == total:
                 return UploadProgress(bytes=total, is_complete=True)
-            raise _missing(size)
+            raise _build_missing_error(size)
         return UploadProgress(
             bytes=total, is_complete=_JOINS.done(f"{url}.{upload}", lambda: _join(fs, path, pieces))
         )
 
 
 def upload_progress_in_store(url: str, upload: str) -> UploadProgress:
-    """Return how much of a file has come.
+    """Return the progress of an upload.
 
     Raises:
         ApiError: The object store cannot be reached.
     """
     with _open_object_store(url) as (fs, path):
-        pieces, size = _pieces(fs, path, upload)
+        pieces, size = _list_pieces(fs, path, upload)
         if not pieces and fs.exists(path):
             return UploadProgress(bytes=fs.size(path), is_complete=True)
         return UploadProgress(bytes=size, is_complete=False)
 
 
-def _pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
-    """Return the pieces from the first to the one after which one is missing, and their bytes."""
+def _list_pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
+    """Return the contiguous pieces from the first on, and their total bytes."""
     fs.invalidate_cache()
     sizes: dict[int, tuple[str, int]] = {}
     for name, info in fs.find(path.rpartition("/")[0], detail=True).items():
@@ -176,13 +176,13 @@ def _pieces(fs: Any, path: str, upload: str) -> tuple[list[str], int]:
 
 
 def _join(fs: Any, path: str, pieces: list[str]) -> None:
-    """Write one file of its pieces, whole or not at all, and delete these."""
+    """Write a file from its pieces, completely or not at all, and delete the pieces."""
     file = fs.open(path, "wb")
     try:
         for piece in pieces:
             file.write(fs.cat_file(piece))
     except BaseException:
-        # closing it would put a part of it in its place
+        # closing it would store an incomplete file
         file.discard()
         file.closed = True
         raise
@@ -192,27 +192,27 @@ def _join(fs: Any, path: str, pieces: list[str]) -> None:
 
 
 class _Joins:
-    """Files that are put together just now, each in a thread; a large one takes longer than a request."""
+    """Files that are being assembled, each in a thread, since a large one takes longer than a request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: dict[str, Future[None]] = {}
 
     def done(self, upload: str, work: Callable[[], None]) -> bool:
-        """Return whether a file is put together; have that begun if it was not.
+        """Return whether a file is assembled; start assembling it if that has not begun.
 
         Args:
-            upload: What is put together, and of what.
-            work: Puts it together.
+            upload: Key of the file and its pieces.
+            work: Assembles the file.
 
         Raises:
-            Exception: What came of the work.
+            Exception: The error of the work.
         """
         with self._lock:
             running = self._running.get(upload)
             if running is None:
                 running = self._running[upload] = Future()
-                # a server that ends does not wait for it: the agent that put the file says it again
+                # a daemon: a server that shuts down does not wait, and the agent repeats its request
                 threading.Thread(target=_carry_out, args=(work, running), daemon=True).start()
         if not wait([running], _JOIN_SECONDS).done:
             return False
@@ -227,7 +227,7 @@ def _carry_out(work: Callable[[], None], future: Future[None]) -> None:
     try:
         work()
     except Exception as error:
-        # each store has errors of its own
+        # each store raises its own errors
         future.set_exception(error)
     else:
         future.set_result(None)
@@ -237,14 +237,14 @@ _JOINS = _Joins()
 
 
 def out_of_store(url: str, begin: int, end: int) -> Iterator[bytes]:
-    """Yield the bytes of an object between two places, a few at a time."""
+    """Yield the bytes of an object between two positions, in chunks."""
     fs, path = open_filesystem(url)
     for position in range(begin, end, _CHUNK):
         yield fs.cat_file(path, start=position, end=min(position + _CHUNK, end))
 
 
 def size_in_store(url: str) -> int | None:
-    """Return the bytes of an object, None if there is none.
+    """Return the number of bytes of an object, None if it does not exist.
 
     Raises:
         ApiError: The object store cannot be reached.
@@ -265,26 +265,26 @@ def _open_object_store(url: str) -> Iterator[tuple[Any, str]]:
     except ApiError:
         raise
     except PermissionError as error:
-        raise _not_written(error) from error
+        raise _build_write_error(error) from error
     except Exception as error:
-        # each store has errors of its own
+        # each store raises its own errors
         LOGGER.warning("%s: %s", url, mask_secrets(error_reason(error)))
         raise ApiError(
-            503, "checkpoints_away", "The object store of this server cannot be reached just now. Try again."
+            503, "checkpoints_away", "The object store of this server cannot be reached now. Try again."
         ) from error
 
 
-# ---- what is left behind
+# ---- unfinished uploads
 
 
 def tidy(folder: str, but: str, list_recorded: Callable[[], Collection[str]]) -> None:
-    """Remove all but the newest unfinished uploads and files that are not recorded from a run's folder.
+    """Remove all but the newest unfinished uploads and unrecorded files from a run's folder.
 
     Args:
         folder: URL of the run's folder.
-        but: Name of the file that is put just now.
-        list_recorded: Returns the names of the recorded files; called once the folder has been listed, so
-            that what is recorded by then is not taken for needless.
+        but: Name of the file that is being uploaded.
+        list_recorded: Returns the names of the recorded files; called after the folder has been listed, so
+            that recently recorded files are not removed.
     """
     try:
         fs, path = open_filesystem(folder)
@@ -295,40 +295,40 @@ def tidy(folder: str, but: str, list_recorded: Callable[[], Collection[str]]) ->
     except Exception as error:
         LOGGER.warning("%s: not tidied: %s", folder, mask_secrets(error_reason(error)))
         return
-    needless_names = _oldest_uploads(names, but) + _oldest_files(names, but, list_recorded)
+    needless_names = _list_oldest_uploads(names, but) + _list_oldest_files(names, but, list_recorded)
     for name in needless_names:
         with contextlib.suppress(Exception):
-            # that another process has deleted it is as well
+            # another process may have deleted it
             fs.rm_file(f"{path}/{name}")
 
 
-def _order(name: str) -> tuple[int, int]:
+def _sort_key(name: str) -> tuple[int, int]:
     match = _FILE.match(name)
     assert match is not None
     return int(match[2]), int(match[1])
 
 
-def _oldest_files(names: list[str], but: str, list_recorded: Callable[[], Collection[str]]) -> list[str]:
-    files = sorted((file for file in names if _FILE.fullmatch(file)), key=_order)
+def _list_oldest_files(names: list[str], but: str, list_recorded: Callable[[], Collection[str]]) -> list[str]:
+    files = sorted((file for file in names if _FILE.fullmatch(file)), key=_sort_key)
     if len(files) <= MOST_KEPT:
         return []
     needed_names = {but, *list_recorded()}
     return [file for file in files if file not in needed_names][:-MOST_KEPT]
 
 
-def _oldest_uploads(names: list[str], but: str) -> list[str]:
-    """Return pieces of all but a few uploads; those of other files before those of the one that comes."""
+def _list_oldest_uploads(names: list[str], but: str) -> list[str]:
+    """Return pieces of all but a few uploads, those of other files than the current one first."""
     uploads: dict[tuple[bool, tuple[int, int], str], list[str]] = {}
     for name in names:
         if match := _PART.fullmatch(name):
-            key = (name.startswith(f"{but}."), _order(name), match[1])
+            key = (name.startswith(f"{but}."), _sort_key(name), match[1])
             uploads.setdefault(key, []).append(name)
     return [name for key in sorted(uploads)[: -(MOST_KEPT - 1)] for name in uploads[key]]
 
 
-def _missing(size: int) -> ApiError:
-    return ApiError(409, "piece_missing", f"The pieces before byte {size} are there. Go on there.")
+def _build_missing_error(size: int) -> ApiError:
+    return ApiError(409, "piece_missing", f"The pieces before byte {size} have arrived. Continue there.")
 
 
-def _not_written(error: OSError) -> ApiError:
+def _build_write_error(error: OSError) -> ApiError:
     return ApiError(507, "not_written", f"The piece cannot be written: {error.strerror or error}.")

@@ -1,4 +1,4 @@
-"""The best parameter sets of a finished study, which are compared at another size: ``compare --from``."""
+"""The best parameter sets of a finished study, for a comparison at another size: ``compare --from``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tempopt.storage.ticket_queries import of_kind
 from tempopt.temperature import TEMPERATURE_PARAMETERS, drop_unused_params, training_key
 from tempopt.verdict.pairs import candidates
 
-TOP = 3
-"""Parameter sets that are taken from a study unless another number is given."""
+DEFAULT_TOP = 3
+"""Default number of parameter sets taken from a study."""
 
 BASELINE = "baseline"
-"""Name of the set that the others are compared with: the study's best parameters at τ = 1."""
+"""Name of the reference set: the study's best parameters at τ = 1."""
 
 
 def load_best_sets(
@@ -32,27 +32,29 @@ def load_best_sets(
     """
     with open_storage(storage) as store:
         result = load(store, study, needs_measurements=True)
-    return best_sets(result, top=TOP if top is None else top, without=without)
+    return best_sets(result, top=DEFAULT_TOP if top is None else top, without=without)
 
 
-def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] = ()) -> dict[str, Parameters]:
+def best_sets(
+    result: StudyResult, *, top: int = DEFAULT_TOP, without: Collection[str] = ()
+) -> dict[str, Parameters]:
     """Return the baseline of a finished study and its best distinct parameter sets, by name.
 
-    What the study recommends comes first, or its winner where it recommends to change nothing; then the
-    tried sets by the surrogate's posterior mean, or by their values where the study's sampler has no
-    surrogate. Sets that train the same are one set.
+    First comes the recommendation of the study, or its winner if it recommends no change; then the tried sets
+    by the surrogate's posterior mean, or by their values if the study's sampler has no surrogate. Sets with
+    the same training are listed once.
 
     Args:
-        result: The study, loaded as a whole.
-        top: How many sets beside the baseline, at most.
-        without: Names of parameters that are left out of every set.
+        result: The study, loaded with measurements.
+        top: Maximal number of sets besides the baseline, >= 1.
+        without: Names of parameters to leave out of every set.
 
     Raises:
-        UsageError: It is no finished search, ``top`` is no positive number, or no set has such a parameter.
+        UsageError: It is not a finished search, ``top`` is less than 1, or no set has such a parameter.
         StudyFailed: No set differs from the baseline.
     """
     _check(result, top)
-    parameter_sets = [_baseline(result), *_ranked_sets(result)]
+    parameter_sets = [_find_baseline(result), *_rank_sets(result)]
     unknown = set(without) - {name for parameters in parameter_sets for name in parameters}
     if unknown:
         names_text = ", ".join(sorted({name for parameters in parameter_sets for name in parameters}))
@@ -64,7 +66,7 @@ def best_sets(result: StudyResult, *, top: int = TOP, without: Collection[str] =
     keys: set[str] = set()
     for parameters in parameter_sets:
         parameters_left = {name: value for name, value in parameters.items() if name not in without}
-        key = _training_key(parameters_left)
+        key = _build_training_key(parameters_left)
         if key not in keys and len(sets) <= top:
             sets[BASELINE if not sets else f"best{len(sets)}"] = parameters_left
             keys.add(key)
@@ -81,7 +83,7 @@ def _check(result: StudyResult, top: int) -> None:
         raise UsageError(f"--top {top}: give a whole number of at least 1.")
     if result.spec.compare is not None:
         raise UsageError(
-            f"{result.name} is a comparison of parameter sets, and not a search. Give the name of a search."
+            f"{result.name} is a comparison of parameter sets, not a search. Give the name of a search."
         )
     if result.state != "done":
         raise UsageError(
@@ -90,29 +92,29 @@ def _check(result: StudyResult, top: int) -> None:
         )
 
 
-def _baseline(result: StudyResult) -> Parameters:
+def _find_baseline(result: StudyResult) -> Parameters:
     if result.verdict is not None:
         return dict(result.verdict.baseline_params)
     best = candidates(of_kind(result.runs, "baseline"), 1, result.direction)
     return best[0] if best else {}
 
 
-def _ranked_sets(result: StudyResult) -> Iterator[Parameters]:
+def _rank_sets(result: StudyResult) -> Iterator[Parameters]:
     recommendation = result.recommendation
     if recommendation is not None and recommendation.action_without_training != "change_nothing":
-        yield recommendation.parameters
+        yield recommendation.params
     if result.winner is not None:
         yield result.winner
     search = of_kind(result.runs, "search")
-    parameter_sets = _arms(result).rank_tried("search") or candidates(
+    parameter_sets = _build_arms(result).rank_tried("search") or candidates(
         search, len(search) or 1, result.direction
     )
-    # the search's model learns from runs of the baseline's arm, too
+    # the search's model includes runs of the baseline's arm
     yield from (parameters for parameters in parameter_sets if not result.spec.is_baseline(parameters))
 
 
-def _arms(result: StudyResult) -> SearchArms:
-    """Return what the sampler knew at the end of the search."""
+def _build_arms(result: StudyResult) -> SearchArms:
+    """Return the sampler as it was at the end of the search."""
     runs = [run for run in result.runs if run.kind in SEARCH_KINDS and run.state in TERMINAL_STATES]
     reports: list[Measurement] = []
     for run in runs:
@@ -127,8 +129,8 @@ def _arms(result: StudyResult) -> SearchArms:
     return SearchArms(result.spec, runs, reports, earlier=result.earlier)
 
 
-def _training_key(parameters: Parameters) -> str:
-    """Return a text that is equal for sets that train the same."""
+def _build_training_key(parameters: Parameters) -> str:
+    """Return a text that is equal for sets with the same training."""
     effective_parameters = drop_unused_params(parameters)
     plan = {name: value for name, value in effective_parameters.items() if name in TEMPERATURE_PARAMETERS}
     other_parameters = {name: value for name, value in effective_parameters.items() if name not in plan}

@@ -1,4 +1,4 @@
-"""Extend a study as a search or a resumption asks: find and check it, and add the requested tickets."""
+"""Extend a study by a request to search or resume: find and check it, and add the requested tickets."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import SEARCH_KINDS, NewTicket, StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.storage.ticket_queries import current_round, of_kind
-from tempopt.verdict.explanation import explanation_at_most, explanation_tickets
+from tempopt.verdict.explanation import explanation_tickets, max_explanation_runs
 from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.set_comparison import check_comparison
 from tempopt.verdict.stages import failed_runs_to_requeue, further_pairs, more_tickets
 
 
 def check_request(request: SearchRequest | ResumeRequest) -> None:
-    """Import the schedules of a search, and refuse a spec that cannot be carried out, without a store.
+    """Import the schedules of a search, and refuse an invalid spec, without a store.
 
     Raises:
-        SpecError: A schedule cannot be imported, or two sets train the same.
-        UsageError: A comparison could take more runs than are allowed.
+        SpecError: A schedule cannot be imported, or two sets have the same training.
+        UsageError: A comparison may need more runs than are allowed.
     """
     if isinstance(request, SearchRequest):
         import_schedules(request.spec)
@@ -40,10 +40,10 @@ def extend_study(
     *,
     on_note: Callable[[str], None] = lambda text: None,
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Add the tickets that a request asks for to its study, which is extended when this returns.
+    """Add the tickets of a request to its study.
 
     Returns:
-        The spec to carry out, and the study as it was before; None: it does not exist yet.
+        The spec to train, and the row of the study before the change; None if the study does not exist yet.
 
     Raises:
         StudyNotFound: There is no study to resume.
@@ -58,7 +58,7 @@ def extend_study(
 def extend_for_search(
     store: Store, request: SearchRequest, *, on_note: Callable[[str], None] = lambda text: None
 ) -> tuple[StudySpec, StudyRow | None]:
-    """Store what a search changes in the spec of its study, and add the tickets that it asks for.
+    """Store the changes that a search makes to the spec of its study, and add the requested tickets.
 
     A study that does not exist yet is not created here.
 
@@ -66,14 +66,14 @@ def extend_for_search(
         on_note: Called with a sentence on the level of the next verdict.
 
     Returns:
-        The spec to carry out, and the study as it was before; None: it does not exist yet.
+        The spec to train, and the row of the study before the change; None if the study does not exist yet.
 
     Raises:
-        SpecError: The number of trials or a set to try does not fit the spec, such as a budget that is too
-            small to prove anything; or a logger's settings hold a password.
-        UsageError: ``add_trials`` was given, and the study does not exist; or as in :func:`add_trials`.
-        StudyChanged: The store has a study of that name that asks something else, or its tickets are not of
-            the version that the request gives.
+        SpecError: The number of trials or an enqueued set does not fit the spec, or a logger's settings hold
+            a password.
+        UsageError: ``add_trials`` was given, but the study does not exist; or as in :func:`add_trials`.
+        StudyChanged: The store has a different study of that name, or its tickets do not have the version in
+            the request.
     """
     spec, num_added_trials = request.spec, request.add_trials
     if request.trials is not None:
@@ -89,9 +89,9 @@ def extend_for_search(
         return spec, study
     if num_added_trials:
         raise UsageError(
-            f"{num_added_trials} trials were to be added, but the store has no study "
+            f"{num_added_trials} trials cannot be added, since the store has no study "
             f'"{spec.study.name}" yet. '
-            f"Give their whole number: --trials {spec.num_trials + num_added_trials}"
+            f"Give the total number: --trials {spec.num_trials + num_added_trials}"
         )
     if request.enqueue:
         parameter_sets = [*spec.study.enqueue, *request.enqueue]
@@ -107,16 +107,16 @@ def extend_for_resume(
     on_note: Callable[[str], None] = lambda text: None,
     check_schedules: Callable[[StudySpec], None] = import_schedules,
 ) -> StudySpec:
-    """Add the tickets that a resumption asks for to its study, and return the study's spec.
+    """Add the tickets of a resumption to its study, and return the study's spec.
 
     Args:
-        on_note: Called with a sentence on what is trained, and on the level of the next verdict.
-        check_schedules: Refuses a spec whose schedules outside tempopt cannot be imported.
+        on_note: Called with sentences on the new runs, and on the level of the next verdict.
+        check_schedules: Called with the spec, to check its custom schedules.
 
     Raises:
         SpecError: A schedule cannot be imported.
         UsageError: As in :func:`add_trials`, :func:`add_pairs` and :func:`add_explanation`.
-        StudyChanged: The tickets are not of the version that the request gives.
+        StudyChanged: The tickets do not have the version in the request.
     """
     spec = StudySpec.from_json(study.spec)
     check_schedules(spec)
@@ -156,26 +156,28 @@ def add_trials(
     """Add search tickets to a study; return whether any were added.
 
     Args:
-        num_tickets: Number of tickets in all; at least one for each set that no ticket tries yet.
-        enqueue: Parameter sets that the first of them try.
-        version: Add them only while the tickets have this version; None: any.
+        num_tickets: Number of new tickets; at least one is added for each set that no ticket tries yet.
+        enqueue: Parameter sets for the first of them.
+        version: Add them only if the tickets have this version; None: in any case.
 
     Raises:
-        UsageError: It is a comparison, which has no trials.
+        UsageError: The study is a comparison, which has no trials.
         SpecError: A set does not fit the search space.
-        StudyChanged: The tickets are not of that version.
+        StudyChanged: The tickets do not have that version.
     """
     if spec.compare is not None and (num_tickets or enqueue):
         raise UsageError(
-            f"{study.name} is a comparison of given parameter sets, so there are no trials to add. To add "
+            f"{study.name} is a comparison of given parameter sets, which has no trials. To add "
             f"pairs: tempopt resume {study.name} --pairs +8"
         )
     parameter_sets = spec.parse_enqueued_sets(enqueue)
 
     def tickets_to_add(rows: list[TicketRow]) -> list[NewTicket]:
-        # the same command may be repeated: skip sets that a ticket tries already
+        # the command may be a repetition: skip sets that a ticket already tries
         new_sets = [
-            parameters for parameters in parameter_sets if not any(_tries(row, parameters) for row in rows)
+            parameters
+            for parameters in parameter_sets
+            if not any(_has_tried(row, parameters) for row in rows)
         ]
         return more_tickets(rows, spec, max(num_tickets, len(new_sets)), new_sets)
 
@@ -188,31 +190,31 @@ def _add_tickets_atomically(
     tickets_to_add: Callable[[list[TicketRow]], list[NewTicket]],
     version: int | None,
 ) -> list[NewTicket]:
-    """Add and return the tickets that follow from those that there are; none if there are none to add.
+    """Add new tickets that depend on the existing ones, and return them; empty if there are none to add.
 
     Args:
-        tickets_to_add: Returns the new tickets, given all that there are.
-        version: Add them only while the tickets have this version; None: any.
+        tickets_to_add: Called with the existing tickets, returns the new ones.
+        version: Add them only if the tickets have this version; None: in any case.
 
     Raises:
-        StudyChanged: The tickets are not of that version.
+        StudyChanged: The tickets do not have that version.
     """
     while True:
         current_version = _load_version(store, study, version)
         tickets = tickets_to_add(store.tickets(study.id))
-        # False: the version has changed meanwhile, and the tickets have to be computed again;
-        # resume: a study that is done or paused runs from then on
+        # False: the version has changed, and the tickets have to be computed again;
+        # resume: a study that is done or paused is set to running
         if not tickets or store.add_tickets(study.id, tickets, version=current_version, resume=True):
             return tickets
 
 
 def _load_version(store: Store, study: StudyRow, expected_version: int | None) -> int:
-    """Return the version of a study's tickets; StudyChanged if it is not the expected one, if any is."""
+    """Return the version of a study's tickets; raise StudyChanged if another one is expected."""
     version = store.load_study(study.name).version
     if expected_version is not None and version != expected_version:
         raise StudyChanged(
-            f'Tickets of the study "{study.name}" were added or withdrawn since you looked: their version '
-            f"is {version}, and {expected_version} was given. Look again, and ask anew if it is still needed."
+            f'Tickets of the study "{study.name}" have been added or withdrawn: their version is '
+            f"{version}, and {expected_version} was given. Look at the study again, then repeat the request."
         )
     return version
 
@@ -220,33 +222,33 @@ def _load_version(store: Store, study: StudyRow, expected_version: int | None) -
 def add_pairs(
     store: Store, study: StudyRow, spec: StudySpec, num_pairs: int, *, version: int | None = None
 ) -> None:
-    """Add pairs to the verdict of a study: a round of its own, which rests on the earlier pairs, too.
+    """Add pairs to the verdict of a study: a new round, whose verdict uses the earlier pairs, too.
 
     Args:
-        num_pairs: Number of pairs; 0: none are added.
-        version: Add them only while the tickets have this version; None: any.
+        num_pairs: Number of pairs; 0: none.
+        version: Add them only if the tickets have this version; None: in any case.
 
     Raises:
-        UsageError: There is no verdict to add to, or it is one pair, which alone shows nothing.
-        StudyChanged: The tickets are not of that version.
+        UsageError: There is no verdict yet, or ``num_pairs`` is 1.
+        StudyChanged: The tickets do not have that version.
     """
     if num_pairs == 1:
-        raise UsageError("1 pair was to be added, which alone shows nothing. Add two or more: --pairs +2")
+        raise UsageError("1 pair alone shows nothing and cannot be added. Add two or more: --pairs +2")
     if num_pairs and not _add_tickets_atomically(
         store, study, lambda rows: further_pairs(rows, spec, num_pairs), version
     ):
         raise UsageError(
-            f"{num_pairs} pairs were to be added to the verdict of {study.name}, but its confirmation is not "
-            f"over, or there is none. Let it reach a verdict first: tempopt resume {study.name}"
+            f"{num_pairs} pairs cannot be added to the verdict of {study.name}: its confirmation is not "
+            f"over, or has not begun. Let it reach a verdict first: tempopt resume {study.name}"
         )
 
 
 def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
-    """Add the runs that explain a verdict; return in words what is trained.
+    """Add the runs that explain a verdict, and return a sentence on them.
 
     Raises:
         UsageError: There is no verdict to explain, or the study is a comparison.
-        StudyChanged: The tickets are not of that version.
+        StudyChanged: The tickets do not have that version.
     """
     if spec.compare is not None:
         raise UsageError(
@@ -259,28 +261,28 @@ def add_explanation(store: Store, study: StudyRow, spec: StudySpec, *, version: 
         confirm = of_kind(rows, "confirm", of_round=current_round(rows))
         if not confirm or store.load_study(study.name).state != "done":
             raise UsageError(
-                f"The verdict of {study.name} was to be explained, but its confirmation is not over. Let it "
+                f"The verdict of {study.name} cannot be explained: its confirmation is not over. Let it "
                 f"reach a verdict first: tempopt resume {study.name}"
             )
         tickets = explanation_tickets(rows, spec, is_requested=True)
         if tickets:
-            max_runs = explanation_at_most(rows, spec, tickets)
+            max_runs = max_explanation_runs(rows, spec, tickets)
         return tickets
 
     tickets = _add_tickets_atomically(store, study, tickets_to_add, version)
     if not tickets:
-        return "There is nothing to explain, or nothing that is not explained."
+        return "There is nothing to explain, or everything is explained already."
     return f"{len(tickets)} trainings begin to explain the verdict; at most {max_runs} in all."
 
 
 def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None = None) -> str:
-    """Ask again for the runs that failed on every attempt; return in words what is trained.
+    """Repeat the runs that failed on every attempt, and return sentences on them.
 
-    Regardless of the cause: a machine that was lost, or an error of the module, which may be fixed by now.
-    A run that diverged has not failed: that is its result.
+    The cause does not matter: a lost machine, or an error of the module that may be fixed by now. A run that
+    diverged has not failed: divergence is its result.
 
     Raises:
-        StudyChanged: The tickets are not of that version.
+        StudyChanged: The tickets do not have that version.
     """
     # as in _add_tickets_atomically, but failed tickets are changed with the new ones
     while True:
@@ -293,24 +295,24 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
             break
     num_failed = sum(ticket.state == "failed" for ticket in rows)
     if not tickets_to_requeue and not fresh_tickets:
-        return f"No run is trained again: of {num_failed} that failed on every attempt, none counts any more."
+        return f"No run is repeated: of {num_failed} that failed on every attempt, none counts any more."
     parts = []
     if tickets_to_requeue:
         parts.append(
-            f"{len(tickets_to_requeue)} of {num_failed} runs that failed on every attempt are trained again."
+            f"{len(tickets_to_requeue)} of {num_failed} runs that failed on every attempt are repeated."
         )
         errors = [
             ticket.error for ticket in tickets_to_requeue if ticket.parameters is not None and ticket.error
         ]
-        parts += [f"The last said: {error}" for error in errors[-1:]]
+        parts += [f"The last error: {error}" for error in errors[-1:]]
     if fresh_tickets:
         num_pairs = len({ticket.pair for ticket in fresh_tickets if ticket.kind == "confirm"})
         parts.append(
-            f"{num_pairs} fresh pairs are trained in place of those that the verdict did without. The next "
-            "one counts as a further verdict of this study, with its share of the error rate."
+            f"{num_pairs} fresh pairs are trained in place of those that the verdict lacked. The next "
+            "verdict counts as a further one of this study, with its share of the error rate."
         )
     return " ".join(parts)
 
 
-def _tries(row: TicketRow, parameters: Mapping[str, Any]) -> bool:
+def _has_tried(row: TicketRow, parameters: Mapping[str, Any]) -> bool:
     return row.kind == "search" and row.sampled is not None and parameters.items() <= row.sampled.items()

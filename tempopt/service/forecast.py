@@ -1,4 +1,4 @@
-"""How many runs a study takes, for how long, and what it can show, before anything of it is stored."""
+"""Forecast the runs and hours of a study, and the gain that it can show, before it is created."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTime:
-    """What one run takes.
+    """Duration and GPUs of one run.
 
     Args:
-        seconds: Seconds of a run that is trained to its end; None: not known.
-        gpus: GPUs of a run, a share of one counting as that share; None: not known.
-        workers: Runs side by side.
-        text: What that rests on, a sentence.
+        seconds: Seconds of a complete run; None: not known.
+        gpus: GPUs of a run, a share of a GPU counting as that share; None: not known.
+        workers: Number of concurrent runs.
+        text: A sentence on the source of the numbers.
     """
 
     seconds: float | None
@@ -54,18 +54,18 @@ class RunTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyForecast:
-    """What :func:`tempopt.plan` returns.
+    """The result of :func:`tempopt.plan`.
 
     Args:
         name: Name of the study.
         metric: Name of the validation metric.
-        baseline: What the gain is over, as in ``τ = 1``.
+        baseline: Reference of the gain, as in ``τ = 1``.
         runs: Number of runs to the first verdict.
-        run: What one run takes.
-        detectable: The smallest gain that the confirmation can show.
-        noise: What earlier runs tell of a pair's difference; None as long as there are none.
-        noise_study: The study whose runs those are.
-        limited: Limits of the spec that may end the search sooner.
+        run: Duration and GPUs of one run.
+        detectable: The smallest effect that the confirmation can show.
+        noise: Estimate of the noise of a pair's difference from earlier runs; None if there are none.
+        noise_study: The study of these runs.
+        limited: Limits of the spec that may end the search earlier.
     """
 
     name: str
@@ -80,35 +80,35 @@ class StudyForecast:
 
     @property
     def smallest_gain(self) -> tuple[float, float] | None:
-        """The range of the smallest gain that can be shown, in units of the metric; None: not known yet."""
+        """Range of the smallest gain that can be shown, in units of the metric; None: not known yet."""
         return None if self.noise is None else self.detectable.range(self.noise)
 
     @property
     def power_text(self) -> str:
-        """What gain can be shown, in a sentence."""
+        """A sentence on the gain that can be shown."""
         if self.noise is None:
             return f"{self.detectable.pairs} pairs show {effect_text(self.detectable)} with 80 % power."
         text = gain_text(self.detectable, self.noise, self.metric, self.baseline)
         return f"{text[0].upper()}{text[1:]} of {self.noise_study}."
 
     def hours(self, runs: Span) -> Span | None:
-        """Return the hours that runs take with so many workers; None: not known."""
+        """Return the hours of runs with the workers of the forecast; None: not known."""
         return None if self.run.seconds is None else runs.times(self.run.seconds / _HOUR / self.run.workers)
 
     def gpu_hours(self, runs: Span) -> Span | None:
-        """Return the hours of cards that runs take, without one their hours of training; None: not known."""
+        """Return the GPU hours of runs, without a GPU their training hours; None: not known."""
         if self.run.seconds is None or self.run.gpus is None:
             return None
         return runs.times(self.run.seconds / _HOUR * (self.run.gpus or 1.0))
 
     @property
     def max_gpu_hours(self) -> float | None:
-        """The most hours of cards, without one of training, as ``study.limits`` count them."""
+        """Maximal GPU hours, without a GPU training hours, as ``study.limits`` counts them."""
         totals = [self.gpu_hours(self.runs.total(gain=gain)) for gain in (False, True)]
         return max((total.max for total in totals if total is not None), default=None)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain data; the keys are those of ``tempopt plan --json``."""
+        """Return the documented data of ``tempopt plan --json``."""
         totals = {"no_gain": self.runs.total(gain=False), "gain": self.runs.total(gain=True)}
         by_kind = {"no_gain": self.runs.no_gain, "gain": self.runs.gain}
         hours = {name: self.hours(span) for name, span in totals.items()}
@@ -150,26 +150,26 @@ def forecast_study(
     earlier: str | None = None,
     run_hours: float | None = None,
 ) -> StudyForecast:
-    """Return what a study takes and what it can show, after a dry run where nothing else tells its time.
+    """Return the forecast of a study; a dry run measures the time of a run if it is not known otherwise.
 
     Args:
-        spec: Its spec.
-        storage: URL of the database that earlier runs are looked up in.
+        spec: The study's spec.
+        storage: URL of the database with earlier runs.
         workers: As for :func:`tempopt.search`.
-        earlier: Name of a study whose runs tell of the noise and the time; None: this study itself, if the
-            database has begun it, or one of ``study.warm_start``.
+        earlier: Name of a study from whose runs noise and time are estimated; None: this study itself, if it
+            exists, or one of ``study.warm_start``.
         run_hours: Hours of one run; None: as measured.
 
     Raises:
-        SpecError: The spec cannot be carried out.
+        SpecError: The spec cannot be trained.
         StudyNotFound: There is no study ``earlier``.
-        UsageError: That study measures something else, or too few of its runs tell of the noise.
+        UsageError: That study has another metric, or too few runs to estimate the noise.
     """
     import_schedules(spec)
     validate_sampler_and_pruner(spec)
     num_requested = resolve_worker_count(workers, spec, None)
     noise, noise_study = None, None
-    run = _run_time_from_hours(spec, run_hours, num_requested)
+    run = _build_run_time(spec, run_hours, num_requested)
     try:
         store = open_store(storage, create=False)
     except StoreNotBegun:
@@ -178,19 +178,19 @@ def forecast_study(
     else:
         with store:
             if earlier is None and find_study(store, spec.study.name) is None:
-                # search would refuse what cannot be learned from; better seen now
+                # the search would refuse invalid warm-start studies: report that now
                 load_warm_start_runs(store, spec)
-            rows = list(_sources(spec, store, earlier))
+            rows = list(_iter_sources(spec, store, earlier))
             noise, noise_study = _estimate_noise(rows, store, earlier)
             if run_hours is None:
-                times = (_run_time_from_runs(row, store, run.workers) for row in rows)
+                times = (_average_run_time(row, store, run.workers) for row in rows)
                 run = next((time for time in times if time is not None), run)
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
         baseline=baseline_name(spec),
         runs=planned_runs(spec),
-        run=_time_here(spec, num_requested) if run.seconds is None and spec.program is None else run,
+        run=_measure_run_time(spec, num_requested) if run.seconds is None and spec.program is None else run,
         detectable=detectable(spec),
         noise=noise,
         noise_study=noise_study,
@@ -201,22 +201,22 @@ def forecast_study(
 def _estimate_noise(
     rows: Sequence[StudyRow], store: Store, earlier: str | None
 ) -> tuple[NoiseEstimate | None, str | None]:
-    """Return what the first study that tells it tells of the noise, and its name."""
+    """Return the noise estimate of the first study with enough runs, and its name."""
     for row in rows:
         noise = estimate_noise(store.tickets(row.id), StudySpec.from_json(row.spec))
         if noise is not None:
             return noise, row.name
     if earlier is not None:
         raise UsageError(
-            f'The study "{earlier}" has too few complete runs to tell its noise: it takes three that differ '
-            "in nothing but their seed, or two on each of two common seeds. Let it come further, or leave "
-            "--earlier out."
+            f'The study "{earlier}" has too few complete runs to estimate its noise: three that differ '
+            "only in their seed are needed, or two on each of two common seeds. Let it complete more runs, "
+            "or leave --earlier out."
         )
     return None, None
 
 
-def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
-    """Yield the studies that tell of a spec's runs: the named one, or itself and ``warm_start``."""
+def _iter_sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[StudyRow]:
+    """Yield the studies with runs like those of a spec: ``earlier``, or itself and ``warm_start``."""
     for name in [spec.study.name, *spec.study.warm_start] if earlier is None else [earlier]:
         row = find_study(store, name)
         if row is None and earlier is not None:
@@ -228,25 +228,25 @@ def _sources(spec: StudySpec, store: Store, earlier: str | None) -> Iterator[Stu
             yield row
         elif earlier is not None:
             raise UsageError(
-                f'The study "{earlier}" measures {metric}, and this one {spec.study.metric}: its noise says '
-                "nothing of this one's. Give a study with the same metric, or leave --earlier out."
+                f'The study "{earlier}" has the metric {metric}, and this one {spec.study.metric}, so '
+                "its noise does not apply. Give a study with the same metric, or leave --earlier out."
             )
 
 
-def _run_time_from_hours(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
+def _build_run_time(spec: StudySpec, run_hours: float | None, workers: int | None) -> RunTime:
     machine = this_machine()
     num_workers, need = spec.resources_here.workers, spec.resource_need(gpus=machine.has_gpus)
     room_here = max(1, min(capacity(need, machine), spec.study.parallel))
     count = workers or (num_workers if isinstance(num_workers, int) else room_here)
     seconds = None if run_hours is None else run_hours * _HOUR
-    text = "How long a run takes is not known: no run is complete. Give --run-hours."
+    text = "The time of a run is not known: no run is complete. Give --run-hours."
     if seconds is not None:
         text = f"{format_duration(seconds)} a run, as given."
     return RunTime(seconds=seconds, gpus=need.gpus, workers=count, text=text)
 
 
-def _run_time_from_runs(row: StudyRow, store: Store, workers: int) -> RunTime | None:
-    """Return what the complete runs of a study took; None: there are none."""
+def _average_run_time(row: StudyRow, store: Store, workers: int) -> RunTime | None:
+    """Return the mean time of the complete runs of a study; None if there are none."""
     runs = [ticket for ticket in store.tickets(row.id) if ticket.outcome == "complete" and ticket.seconds > 0]
     if not runs:
         return None
@@ -256,23 +256,23 @@ def _run_time_from_runs(row: StudyRow, store: Store, workers: int) -> RunTime | 
     return RunTime(seconds=seconds, gpus=gpus, workers=workers, text=text)
 
 
-def _time_here(spec: StudySpec, num_requested: int | None) -> RunTime:
-    """Return what a run takes on this machine, by a dry run with one worker."""
+def _measure_run_time(spec: StudySpec, num_requested: int | None) -> RunTime:
+    """Measure the time of a run on this machine, by a dry run with one worker."""
     machine = this_machine()
     need = spec.resource_need(gpus=machine.has_gpus)
     counts: list[int] = []
 
-    def dealt(free: Machine) -> list[Placement]:
-        # so many workers may be meant for another machine: one is enough to measure
+    def assign(free: Machine) -> list[Placement]:
+        # the requested number may be for another machine: one worker suffices to measure
         num_fitting = count_workers(
             need, free, num_requested=num_requested and 1, max_workers=spec.study.parallel
         )
         counts.append(num_requested or num_fitting)
         return assign_placements(need, 1, free, threads=spec.resources_here.threads)
 
-    with claim_gpus(machine, dealt) as places, start_workers(places) as ready:
+    with claim_gpus(machine, assign) as places, start_workers(places) as ready:
         spec, started = run_dry_run(spec, ready[0], task="dry_run")
-        assert started is not None, "a dry run that was begun nowhere"
+        assert started is not None, "the dry run has not begun to train"
         times = measure_run_times(spec, ready[0])
     validations = times.validations + (times.steps > 0 and not times.ends_validated)
     seconds = times.start + times.steps * times.step + validations * times.validate + times.test

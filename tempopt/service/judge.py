@@ -1,4 +1,4 @@
-"""A verdict on results that exist: reads a table of them, and compares the variants."""
+"""A verdict on existing results: read a table of them, and compare the variants."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Any
 from tempopt.errors import UsageError, unknown
 from tempopt.files import read_text
 from tempopt.report.judgement import Judgement
-from tempopt.storage.rows import LARGEST_VALUE
+from tempopt.storage.rows import MAX_VALUE
 from tempopt.verdict.judgement import compare_values
 from tempopt.verdict.statistics.paired_tests import Direction
 
 COLUMNS = ("variant", "seed", "value")
-_NEEDED = f"the columns {', '.join(COLUMNS)}, separated by commas"
+_FORMAT = f"the columns {', '.join(COLUMNS)}, separated by commas"
 _MAX_NAME = 100
 _INTEGER = re.compile(r"([+-]?[0-9]+)(\.0*)?")
 _MISSING = ("", "<NA>")
-"""Text of a missing value: in a CSV file, and of pandas."""
+"""Texts of a missing value, in a CSV file and in pandas."""
 
 _Row = tuple[str, object, object, object]
-"""Where a row is, for messages, and its variant, seed and value."""
+"""Location of a row for messages, and its variant, seed and value."""
 
 
 def judge(data: Any, *, direction: Direction = "maximize", baseline: str | None = None) -> Judgement:
     """Compare each variant with a baseline, given one value for each variant and seed.
 
-    Variants with two seeds or more in common are compared on these by the paired t-test, others by Welch's.
+    Variants with two or more common seeds are compared on these by the paired t-test, others by Welch's test.
     The level of 5 %, two-sided, is shared evenly by all variants. A value that is missing, NaN, infinite or
     beyond ±10¹⁰⁰ is a failed run, which counts with the worst value of the two variants.
 
@@ -63,13 +63,13 @@ def judge(data: Any, *, direction: Direction = "maximize", baseline: str | None 
 
 
 def _read_values(data: Any) -> dict[str, dict[str, float | None]]:
-    """Return the value of each run by variant and seed; None: the run failed."""
+    """Return the value of each run by variant and seed, None for a failed run."""
     values: dict[str, dict[str, float | None]] = {}
     locations: dict[tuple[str, str], str] = {}
-    for location, variant_entry, seed_entry, value in _rows(data):
-        variant = _name(variant_entry, "variant", location)
-        seed = _name(seed_entry, "seed", location)
-        # a table whose other seeds are missing has 1.0 in place of 1
+    for location, variant_entry, seed_entry, value in _iter_rows(data):
+        variant = _parse_name(variant_entry, "variant", location)
+        seed = _parse_name(seed_entry, "seed", location)
+        # a pandas column with missing seeds has 1.0 in place of 1
         if integer := _INTEGER.fullmatch(seed):
             seed = str(int(integer[1]))
         first_location = locations.setdefault((variant, seed), location)
@@ -78,11 +78,11 @@ def _read_values(data: Any) -> dict[str, dict[str, float | None]]:
                 f"{location}: variant {variant} has seed {seed} twice, first in {first_location}. "
                 "Keep one row for each variant and seed."
             )
-        values.setdefault(variant, {})[seed] = _number(value, location)
+        values.setdefault(variant, {})[seed] = _parse_value(value, location)
     return values
 
 
-def _name(entry: object, column: str, location: str) -> str:
+def _parse_name(entry: object, column: str, location: str) -> str:
     """Return the name of a variant or seed."""
     text = "" if entry is None else str(entry).strip()
     if text in _MISSING or text.lower() == "nan":
@@ -95,8 +95,8 @@ def _name(entry: object, column: str, location: str) -> str:
     return text
 
 
-def _number(value: Any, location: str) -> float | None:
-    """Return a value; None of a run that failed."""
+def _parse_value(value: Any, location: str) -> float | None:
+    """Return a value, None for a failed run."""
     text = "" if value is None else str(value).strip()
     if text in _MISSING:
         return None
@@ -109,12 +109,12 @@ def _number(value: Any, location: str) -> float | None:
             f"{location}: the value {text[:_MAX_NAME]!a} is not a number. Give a number such as 0.93, and "
             "of a run that failed nothing, nan or inf."
         ) from None
-    return number if abs(number) <= LARGEST_VALUE else None
+    return number if abs(number) <= MAX_VALUE else None
 
 
-def _rows(data: Any) -> Iterator[_Row]:
+def _iter_rows(data: Any) -> Iterator[_Row]:
     if isinstance(data, str | Path):
-        yield from _file_rows(Path(data))
+        yield from _iter_file_rows(Path(data))
     elif hasattr(data, "columns"):
         _check_columns([str(name) for name in data.columns], "The frame")
         for index, row in enumerate(zip(*(data[name] for name in COLUMNS), strict=True)):
@@ -147,8 +147,8 @@ def _number_values(variant: object, values: Any) -> dict[str, Any]:
         ) from None
 
 
-def _file_rows(path: Path) -> Iterator[_Row]:
-    text, _ = read_text(path, _NEEDED)
+def _iter_file_rows(path: Path) -> Iterator[_Row]:
+    text, _ = read_text(path, _FORMAT)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] = []
     try:
@@ -169,16 +169,16 @@ def _file_rows(path: Path) -> Iterator[_Row]:
                 yield location, variant, seed, value
     except csv.Error as error:
         raise UsageError(
-            f"{path}, line {reader.line_num}: {error}. Give a CSV file with {_NEEDED}."
+            f"{path}, line {reader.line_num}: {error}. Give a CSV file with {_FORMAT}."
         ) from error
     if not header:
-        raise UsageError(f"{path} is empty. Give a CSV file with {_NEEDED}.")
+        raise UsageError(f"{path} is empty. Give a CSV file with {_FORMAT}.")
 
 
 def _check_columns(names: Sequence[str], location: str) -> None:
-    """Refuse a table in which one of the columns is missing or there twice."""
+    """Refuse a table in which one of the columns is missing or occurs twice."""
     for name in COLUMNS:
         if (count := list(names).count(name)) != 1:
             problem = "no column" if not count else "more than one column"
             columns = f"{', '.join(names)!a:.300}"
-            raise UsageError(f"{location}: the header {columns} has {problem} {name}. Give {_NEEDED}.")
+            raise UsageError(f"{location}: the header {columns} has {problem} {name}. Give {_FORMAT}.")

@@ -1,8 +1,7 @@
-"""Administration of studies, from any machine: pause, stop, delete, free checkpoints, read logs.
+"""Administration of studies, from any machine: pause, stop, delete, remove checkpoints, read logs.
 
-A server is asked to do what is done here on a database, and does it with the same functions.
-
-Says and asks nothing: what was done comes back as plain data. Imports neither torch nor Lightning.
+With a server, the requests are sent to it, and it calls the same functions. Prints nothing: results are plain
+data. Imports neither torch nor Lightning.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from tempopt.storage.rows import KINDS, SEARCH_KINDS, TERMINAL_STATES, StudyRow,
 from tempopt.storage.store import Store
 from tempopt.training.messages import LOG
 
-_RUN = re.compile(r"([a-z_]+)[- ]0*(\d+)")
-_UNDELIVERED = re.compile(r"undelivered-[^/]*\.jsonl")
-# Logs are read for so many tickets at a time, and a live one from its end: they can be long.
-_MANY = 100
-_LONGEST = 1_000_000
-# So many of the files that stay are named.
-_NAMED = 5
+_RUN_PATTERN = re.compile(r"([a-z_]+)[- ]0*(\d+)")
+_UNDELIVERED_PATTERN = re.compile(r"undelivered-[^/]*\.jsonl")
+# Number of tickets whose logs are read at a time, and maximal bytes of a live log: logs can be long.
+_MAX_IDS = 100
+_MAX_LOG_BYTES = 1_000_000
+# Maximal number of remaining files that are named.
+_MAX_NAMED_FILES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +35,10 @@ class StopResult:
     """Result of pausing or stopping a study.
 
     Args:
-        before: State of the study when it was told; nothing was changed where that is ``done``.
-        agents: Agents at work on it, ``host:pid``.
-        withdrawn: Tickets that will not be begun any more.
-        compares: Whether it compares given parameter sets, so that there is no search to stop.
+        before: State of the study before; if that is ``done``, nothing was changed.
+        agents: Agents at work on it, as ``host:pid``.
+        withdrawn: Number of tickets that were withdrawn.
+        compares: Whether the study is a comparison, which has no search to stop.
     """
 
     before: StudyState
@@ -49,12 +48,12 @@ class StopResult:
 
 
 Storage = str | Store
-"""Where studies are: a URL, which is opened and closed again, or a store that is open and stays so."""
+"""The store of studies: a URL, which is opened and closed again, or an open store, which stays open."""
 
 
 @contextlib.contextmanager
 def open_storage(storage: Storage, *, create: bool = False) -> Iterator[Store]:
-    """Yield the store; StorageError if a URL leads to none and none is to be created."""
+    """Yield the store; raise StorageError if there is none at a URL and ``create`` is False."""
     if isinstance(storage, Store):
         yield storage
         return
@@ -63,23 +62,23 @@ def open_storage(storage: Storage, *, create: bool = False) -> Iterator[Store]:
 
 
 def study_may_exist(storage: Storage, name: str) -> bool:
-    """Return whether a study is in the store, or may be since the store cannot be asked just now."""
+    """Return whether a study is in the store; True also if the store cannot be reached now."""
     try:
         with open_storage(storage) as store:
             store.load_study(name)
     except (StoreNotBegun, StudyNotFound):
         return False
     except StorageError:
-        # a database that is lost just now is no reason to doubt that the study is in it
+        # the database cannot be reached now: the study may be in it
         pass
     return True
 
 
 def pause(storage: Storage, name: str) -> StopResult:
-    """Have every agent of a study checkpoint and leave, until it is resumed.
+    """Pause a study: its agents write checkpoints and leave, until it is resumed.
 
     Args:
-        storage: The store or its URL, here and below.
+        storage: The store or its URL, as in all functions of this module.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -95,7 +94,7 @@ def pause(storage: Storage, name: str) -> StopResult:
 
 
 def stop(storage: Storage, name: str) -> StopResult:
-    """End the searching of a study: runs at work end, and what was found is confirmed.
+    """Stop the search of a study: runs in progress are completed, and the best so far is confirmed.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -115,9 +114,9 @@ class DeleteResult:
     """Result of deleting a study.
 
     Args:
-        agents: Agents that are at work on it still, ``host:pid``.
+        agents: Agents that still work on it, as ``host:pid``.
         freed: Bytes of checkpoints and logs that were removed.
-        not_removed: What was not removed: where it lies, and why.
+        not_removed: Reason by location, for files that were not removed.
     """
 
     agents: list[str]
@@ -126,14 +125,14 @@ class DeleteResult:
 
 
 def delete(storage: Storage, name: str, *, force: bool = False) -> DeleteResult:
-    """Delete a study, Optuna's record of it, its checkpoints and what it logged in this machine's folder.
+    """Delete a study, its Optuna study, its checkpoints, and its logs in this machine's folder.
 
     Args:
-        force: Whether to delete it even while agents are at work; they notice, and leave.
+        force: Whether to delete it even while agents work on it; these then leave.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: Agents are at work on it.
+        UsageError: Agents work on it.
     """
     with open_storage(storage) as store:
         if server := as_remote_store(store):
@@ -143,12 +142,12 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> DeleteResult:
         agents = active_agents(tickets)
         if agents and not force:
             raise UsageError(
-                f'Study "{name}" is being worked on by {", ".join(agents)}. Have them leave first '
+                f'Agents work on the study "{name}": {", ".join(agents)}. Let them leave first '
                 f"(tempopt pause {name}), or give --force."
             )
         store.delete_study(name)
-    folders, reasons = _folders(study, tickets)
-    log_folder = _local_base(study) / name
+    folders, reasons = _list_folders(study, tickets)
+    log_folder = _find_log_folder(study) / name
     if log_folder.is_dir():
         folders.append(str(log_folder))
     freed = 0
@@ -159,24 +158,24 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> DeleteResult:
     return DeleteResult(agents=agents, freed=freed, not_removed=reasons)
 
 
-def _folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], dict[str, str]]:
-    """Return every folder that is known to be the study's, and the checkpoints in none, each with why."""
+def _list_folders(study: StudyRow, tickets: Iterable[TicketRow]) -> tuple[list[str], dict[str, str]]:
+    """Return all known folders of the study, and the reasons of checkpoints outside of these by URL."""
     folders = [checkpoints.join(study.checkpoints, study.name)] if study.checkpoints else []
     reasons: dict[str, str] = {}
     for ticket in tickets:
         run = checkpoints.run_name(ticket.kind, ticket.number)
         for url in (checkpoint.url for checkpoint in ticket.checkpoints):
-            # agents may have been given other places; but a row is no reason to touch just any folder
+            # agents may have used other folders, but a row of the database must not name an arbitrary folder
             if checkpoints.belongs_to_run(url, study=study.name, run=run):
                 folders.append(url.rsplit("/", 2)[0])
             else:
-                reasons[url] = "this is not where tempopt keeps a checkpoint of that run"
+                reasons[url] = "this is not the folder of that run's checkpoints"
     paths = [str(checkpoints.local_path(f)) if checkpoints.is_local(f) else f for f in folders]
     return list(dict.fromkeys(paths)), reasons
 
 
 def _remove_study_files(folder: str) -> checkpoints.RemovalResult:
-    """Delete the files of tempopt in a study's folder, and the folder if nothing else is in it."""
+    """Delete tempopt's files in a study's folder, and the folder if it is empty then."""
     try:
         if checkpoints.is_local(folder) and not Path(folder).is_dir():
             raise FileNotFoundError("there is no such folder on this machine")
@@ -185,12 +184,12 @@ def _remove_study_files(folder: str) -> checkpoints.RemovalResult:
         sizes = checkpoints.disk_usage(folder)
     except Exception as error:
         return checkpoints.RemovalResult(freed=0, not_removed={folder: checkpoints.error_reason(error)})
-    own_urls = [url for url in sizes if _is_own(*_split_file_path(folder, url))]
+    own_urls = [url for url in sizes if _is_written_by_tempopt(*_split_file_path(folder, url))]
     removal = checkpoints.remove(own_urls)
     runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
     nested = sorted((path for run in runs for path in run.rglob("*") if path.is_dir()), reverse=True)
     for path in (*nested, *runs, Path(folder)) if checkpoints.is_local(folder) else ():
-        # one that holds something else stays
+        # a folder with other files is not removed
         with contextlib.suppress(OSError):
             path.rmdir()
     names = {path.name for path in folders if path not in runs}
@@ -198,30 +197,30 @@ def _remove_study_files(folder: str) -> checkpoints.RemovalResult:
         names.add(f"{name}/{inner_path}" if inner_path and checkpoints.RUN.fullmatch(name) else name)
     if not names:
         return removal
-    names_text = ", ".join(sorted(names)[:_NAMED])
-    more_text = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    names_text = ", ".join(sorted(names)[:_MAX_NAMED_FILES])
+    more_text = f" and {len(names) - _MAX_NAMED_FILES} more" if len(names) > _MAX_NAMED_FILES else ""
     return replace(
         removal, not_removed={**removal.not_removed, folder: f"tempopt did not write {names_text}{more_text}"}
     )
 
 
 def _split_file_path(folder: str, url: str) -> tuple[str, str]:
-    """Return what lies directly in a folder, and the file's path in it, empty if it is the file itself."""
+    """Return the first part of a file's path in a folder, and the rest, which may be empty."""
     name, _, inner_path = url.removeprefix(f"{folder}/").partition("/")
     return name, inner_path
 
 
-def _is_own(name: str, inner_path: str) -> bool:
-    """Return whether tempopt wrote a file of a study's folder, given its place in it."""
+def _is_written_by_tempopt(name: str, inner_path: str) -> bool:
+    """Return whether tempopt wrote a file of a study's folder, given its path in it."""
     if not inner_path:
-        return _UNDELIVERED.fullmatch(name) is not None
+        return _UNDELIVERED_PATTERN.fullmatch(name) is not None
     is_checkpoint = checkpoints.CHECKPOINT.fullmatch(inner_path) is not None
     is_file = inner_path == LOG or is_checkpoint or is_file_of_run(inner_path)
     return is_file and checkpoints.RUN.fullmatch(name) is not None
 
 
-def _local_base(study: StudyRow) -> Path:
-    """Return this machine's folder for what studies log: that of the checkpoints, if it is local."""
+def _find_log_folder(study: StudyRow) -> Path:
+    """Return this machine's folder for logs: that of the checkpoints, if it is local."""
     if study.checkpoints and checkpoints.is_local(study.checkpoints):
         return checkpoints.local_path(study.checkpoints)
     return Path(checkpoints.DEFAULT_FOLDER).absolute()
@@ -229,11 +228,11 @@ def _local_base(study: StudyRow) -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GarbageCollectionResult:
-    """What is removed of one study's checkpoints.
+    """Result of removing one study's checkpoints.
 
     Args:
-        files: Bytes by location of what was removed, or would be.
-        not_removed: What was not removed: where it lies, and why.
+        files: Bytes by location, for files that were removed or would be.
+        not_removed: Reason by location, for files that were not removed.
     """
 
     study: str
@@ -242,7 +241,7 @@ class GarbageCollectionResult:
 
     @property
     def freed(self) -> int:
-        """Bytes."""
+        """Total bytes."""
         return sum(self.files.values())
 
 
@@ -252,8 +251,8 @@ def collect_garbage(
     """Remove the checkpoints that no run needs any more.
 
     Args:
-        name: Of this study; None: of all in the store.
-        dry_run: Whether to look only.
+        name: Name of the study; None: all studies of the store.
+        dry_run: Whether only to list them.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -267,20 +266,20 @@ def _collect_study_garbage(store: Store, name: str, *, dry_run: bool) -> Garbage
     if server := as_remote_store(store):
         return GarbageCollectionResult(**server.ask(name, "gc", {"dry_run": dry_run}))
     study = store.load_study(name)
-    folders, reasons = _folders(study, store.tickets(study.id))
+    folders, reasons = _list_folders(study, store.tickets(study.id))
     sizes_by_folder: dict[str, dict[str, int]] = {}
     for folder in folders:
         try:
             sizes_by_folder[folder] = checkpoints.disk_usage(folder)
         except Exception as error:
             reasons[folder] = checkpoints.error_reason(error)
-    # asked after the files were listed: what a run has recorded by then is not taken for needless
+    # read after the files were listed: checkpoints that were recorded since are then not unneeded
     runs = {checkpoints.run_name(ticket.kind, ticket.number): ticket for ticket in store.tickets(study.id)}
     files: dict[str, int] = {}
     for folder, sizes in sizes_by_folder.items():
         for url, size in sizes.items():
             run, file = _split_file_path(folder, url)
-            if run in runs and _needless(runs[run], file):
+            if run in runs and _is_unneeded(runs[run], file):
                 files[url] = size
     if not dry_run:
         failed_urls = checkpoints.remove(files).not_removed
@@ -289,8 +288,8 @@ def _collect_study_garbage(store: Store, name: str, *, dry_run: bool) -> Garbage
     return GarbageCollectionResult(study=name, files=files, not_removed=reasons)
 
 
-def _needless(ticket: TicketRow, file: str) -> bool:
-    """Return whether a run will never go on from a file in its folder."""
+def _is_unneeded(ticket: TicketRow, file: str) -> bool:
+    """Return whether a file is a checkpoint from which its run will not resume."""
     parts = checkpoints.CHECKPOINT.fullmatch(file)
     if parts is None:
         return False
@@ -299,21 +298,21 @@ def _needless(ticket: TicketRow, file: str) -> bool:
     saved_checkpoints = ticket.checkpoints
     if file in {checkpoint.url.rpartition("/")[2] for checkpoint in saved_checkpoints}:
         return False
-    # one that is newer than those that are recorded may be about to be recorded
+    # a checkpoint newer than the recorded ones may be recorded soon
     return bool(parts[1]) and len(saved_checkpoints) >= 2 and int(parts[1]) < saved_checkpoints[1].step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLog:
-    """What one attempt at a run printed.
+    """Output of one attempt of a run.
 
     Args:
         ticket: Kind and number, as in ``search-12``.
-        agent: Who trained it, ``host:pid``.
-        running: Whether it is at it still.
-        lines: Number of lines that were kept.
-        text: The end of what it printed, or just its last line; None if it is not to be had here.
-        error: Of one run: why its last attempt that failed or was lost was; None: there is none.
+        agent: The agent that trained it, as ``host:pid``.
+        running: Whether it is still in progress.
+        lines: Number of stored lines.
+        text: The end of its output, or only the last line; None if it is not available on this machine.
+        error: Error of the run's last failed or lost attempt; None if there is none, or for several runs.
     """
 
     ticket: str
@@ -326,11 +325,11 @@ class RunLog:
 
 
 def logs(storage: Storage, name: str, ticket: str | None = None) -> list[RunLog]:
-    """Return what the attempts at a study's runs printed.
+    """Return the output of the attempts of a study's runs.
 
     Args:
-        ticket: All that is kept of this run, as in ``search-12`` or ``search 12``, and what it is printing
-            now; None: the last line of each attempt at every run.
+        ticket: A run, as in ``search-12`` or ``search 12``, for all its stored and current output; None: the
+            last line of each attempt of every run.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -341,29 +340,29 @@ def logs(storage: Storage, name: str, ticket: str | None = None) -> list[RunLog]
         study = store.load_study(name)
         tickets = store.tickets(study.id)
         if ticket is None:
-            return list(_last_lines(store, study, tickets, mask))
+            return list(_iter_last_lines(store, study, tickets, mask))
         run = _find_run(ticket, tickets, name)
         rows = store.logs(study.id, [run.id])
-    outputs = [_run_log(run, row.attempt, row.agent, mask(row.text)) for row in rows]
+    outputs = [_build_run_log(run, row.attempt, row.agent, mask(row.text)) for row in rows]
     if run.state == "running":
         text = _read_live_log(study, run, mask)
-        outputs.append(_run_log(run, run.attempt, run.agent or "", text, running=True))
+        outputs.append(_build_run_log(run, run.attempt, run.agent or "", text, running=True))
     error = None if run.error is None else mask(run.error)
     return [replace(output, error=error) for output in outputs]
 
 
-def _last_lines(
+def _iter_last_lines(
     store: Store, study: StudyRow, tickets: Sequence[TicketRow], mask: Callable[[str], str]
 ) -> Iterator[RunLog]:
     begun_tickets = {run.id: run for run in tickets if run.attempt}
     ids = list(begun_tickets)
-    for start in range(0, len(ids), _MANY):
-        for row in store.logs(study.id, ids[start : start + _MANY]):
-            log = _run_log(begun_tickets[row.ticket_id], row.attempt, row.agent, row.text)
+    for start in range(0, len(ids), _MAX_IDS):
+        for row in store.logs(study.id, ids[start : start + _MAX_IDS]):
+            log = _build_run_log(begun_tickets[row.ticket_id], row.attempt, row.agent, row.text)
             yield replace(log, text=mask(row.text.rstrip().rpartition("\n")[2]))
 
 
-def _run_log(
+def _build_run_log(
     ticket: TicketRow, attempt: int, agent: str, text: str | None, *, running: bool = False
 ) -> RunLog:
     return RunLog(
@@ -377,10 +376,10 @@ def _run_log(
 
 
 def _find_run(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
-    parts = _RUN.fullmatch(text)
+    parts = _RUN_PATTERN.fullmatch(text)
     if parts is None or parts[1] not in KINDS:
         kinds = ", ".join(KINDS)
-        raise UsageError(f'"{text}" is no run. Give kind and number, as in search-12; the kinds are {kinds}.')
+        raise UsageError(f'"{text}" is not a run. Give kind and number, as in search-12. Kinds: {kinds}.')
     name = f"{parts[1]}-{parts[2]}"
     kind_tickets = [ticket for ticket in tickets if ticket.kind == parts[1]]
     for ticket in kind_tickets:
@@ -391,11 +390,11 @@ def _find_run(text: str, tickets: Sequence[TicketRow], study: str) -> TicketRow:
 
 
 def _read_live_log(study: StudyRow, ticket: TicketRow, mask: Callable[[str], str]) -> str | None:
-    """Return what a run is printing, from the end of its log if that is on this machine."""
+    """Return the end of the log of a run in progress, None if it is not on this machine."""
     run = checkpoints.run_name(ticket.kind, ticket.number)
-    path = _local_base(study) / study.name / run / LOG
+    path = _find_log_folder(study) / study.name / run / LOG
     if machine_id() not in (ticket.agent or "").split(":") or not path.is_file():
         return None
     with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LONGEST))
+        file.seek(max(0, path.stat().st_size - _MAX_LOG_BYTES))
         return mask(file.read().decode(errors="replace"))

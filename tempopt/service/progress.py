@@ -1,7 +1,4 @@
-"""How a running study looks: a live screen on a terminal, a picture in a notebook, else a line per stage.
-
-Owns the drawing only; what is drawn is a Snapshot of the agent's.
-"""
+"""Show a running study: a live screen on a terminal, a table in a notebook, else a line per stage."""
 
 from __future__ import annotations
 
@@ -26,33 +23,33 @@ from tempopt.temperature import neutral_values, split_name
 
 # Twice a second is smooth enough to the eye and costs well under one percent of a core.
 _REFRESH_PER_SECOND = 2
-# A notebook redraws the whole output; a cell is so many characters wide in the usual ones.
-_CELL_EVERY, _CELL_WIDTH, _CELL_HEIGHT = 1.0, 100, 40
+# Seconds between redraws of the complete output of a notebook's cell, and its size in characters.
+_CELL_SECONDS, _CELL_WIDTH, _CELL_HEIGHT = 1.0, 100, 40
 _CELL = '<pre style="white-space:pre;line-height:normal;overflow-x:auto">{code}</pre>'
-# What other agents do is asked of the store; seldom enough that the store does not feel it.
+# Seconds between queries for the workers of other agents; long enough to be no load for the store.
 _POLL_INTERVAL_SECONDS = 5.0
-# Title, ten stages, best, its parameters, heading and the last line of the table, one to spare.
-_LINES_ABOVE, _FEWEST = 16, 4
+# Lines of title, ten stages, best value, its parameters, heading and end of the table, and one more.
+_LINES_ABOVE, _MIN_ROWS = 16, 4
 _BAR, _STAGE_BAR, _WIDE = 12, 30, 80
 
-# What is measured on the data that the search has not seen.
+# Kinds that are evaluated on data that the search has not seen.
 _ON_TEST: tuple[Kind, ...] = ("confirm", "ablation")
 _TESTED = "confirm and ablation"
 
 
 def format_number(value: float | None) -> str:
-    """Return a measured number as people read it: four digits, a dash where there is none."""
+    """Return a number with four digits, a dash for None."""
     return "–" if value is None else f"{value:.4g}"
 
 
 def run_display_name(ticket: TicketRow) -> str:
-    """Return what a ticket is called: kind and number, and whose candidate it trains if that is another."""
+    """Return a ticket's kind and number, with the arm of its candidate if that differs."""
     arm = "" if ticket.arm == ticket.kind else f" ({ticket.arm})"
     return f"{ticket.kind} {ticket.number}{arm}"
 
 
 def format_outcome(ticket: TicketRow) -> str:
-    """Return in words how a ticket ended."""
+    """Return a phrase on the end of a ticket."""
     if ticket.outcome == "complete":
         return format_number(ticket.value)
     if ticket.outcome == "pruned":
@@ -63,8 +60,8 @@ def format_outcome(ticket: TicketRow) -> str:
     return f"failed: {ticket.error or 'no reason is known'}"
 
 
-def _telling(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters without those of the temperature that change nothing; the first stays."""
+def _select_effective_params(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters without temperature parameters that have no effect, except temperature_init."""
     values = neutral_values(parameters)
     return {
         name: value
@@ -74,7 +71,7 @@ def _telling(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best_line(snapshot: Snapshot) -> str:
-    """Return the best value of the search so far beside the baseline, if there is any."""
+    """Return a line on the best value of the search so far, with the baseline if that is known."""
     if snapshot.best is None:
         return "best so far –"
     against = ""
@@ -86,11 +83,11 @@ def best_line(snapshot: Snapshot) -> str:
 
 
 class LineProgress:
-    """Flushed lines for logs, pipes and terminals that cannot be drawn on: one for each stage that is over.
+    """Observer that prints a line for each stage that is over, for logs, pipes and simple terminals.
 
     Args:
-        stream: What they are written to.
-        verbose: Whether there is one for each run that is over, too.
+        stream: The output, which is flushed after each line.
+        verbose: Whether to print a line for each run that is over, too.
     """
 
     poll_interval_seconds: float | None = None
@@ -99,16 +96,16 @@ class LineProgress:
         self._stream = stream
         self._verbose = verbose
         self._snapshot: Snapshot | None = None
-        self._since = 0
+        self._num_since_snapshot = 0
         self._reported: dict[Kind, int] = {}
         self._has_tested = False
 
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
-            # what was over before is not told again
+            # stages that were over before are not printed again
             self._reported = {kind: done for kind, done in snapshot.done.items() if done}
         self._snapshot = snapshot
-        self._since = 0
+        self._num_since_snapshot = 0
         for kind in KINDS:
             total, done = snapshot.requested.get(kind, 0), snapshot.done.get(kind, 0)
             if total and done == total and self._reported.get(kind, 0) < done:
@@ -119,12 +116,12 @@ class LineProgress:
         done = snapshot.done[kind]
         line = f"[{duration(snapshot.elapsed)}] {kind}: {done} training{'s' * (done != 1)} over"
         if kind in SEARCH_KINDS and snapshot.best is not None:
-            best = temperature_text(_telling(snapshot.best_params))
+            best = temperature_text(_select_effective_params(snapshot.best_params))
             line += f"; best {snapshot.metric} so far {format_number(snapshot.best)} with {best}"
         return line
 
     def on_ticket_end(self, ticket: TicketRow) -> None:
-        self._since += 1
+        self._num_since_snapshot += 1
         if not self._verbose and ticket.state != "failed":
             return
         if ticket.kind in _ON_TEST and not self._has_tested and self._snapshot is not None:
@@ -133,10 +130,10 @@ class LineProgress:
                 self._print(f"Values of {_TESTED} are of the test data, others of the validation data.")
         line = f"{run_display_name(ticket)}: {format_outcome(ticket)}"
         if ticket.parameters:
-            line += f"  {temperature_text(_telling(ticket.parameters))}"
+            line += f"  {temperature_text(_select_effective_params(ticket.parameters))}"
         if self._snapshot is not None:
-            # A ticket is told of before the snapshot that counts it.
-            done = sum(self._snapshot.done.values()) + self._since
+            # The end of a ticket arrives before the snapshot that counts it.
+            done = sum(self._snapshot.done.values()) + self._num_since_snapshot
             total = sum(self._snapshot.requested.values())
             line = f"[{duration(self._snapshot.elapsed)}, {done}/{total}] {line}"
         self._print(line)
@@ -150,19 +147,19 @@ class LineProgress:
         except BrokenPipeError:
             raise
         except OSError:
-            # a full disk under a file that the output goes to: what is buffered is written when there is room
+            # the disk of the output file is full: buffered lines are written when there is room
             pass
 
 
 class LiveProgress:
-    """A live picture of the study; notes scroll by above it."""
+    """Observer with a live table of the study; notes are printed above it."""
 
     poll_interval_seconds: float | None = _POLL_INTERVAL_SECONDS
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._snapshot: Snapshot | None = None
-        self._received = 0.0
+        self._received_at = 0.0
         self.live = Live(
             console=console,
             get_renderable=self.render,
@@ -171,7 +168,7 @@ class LiveProgress:
         )
 
     def update(self, snapshot: Snapshot) -> None:
-        self._received = time.monotonic()
+        self._received_at = time.monotonic()
         self._snapshot = snapshot
 
     def on_ticket_end(self, ticket: TicketRow) -> None:
@@ -182,32 +179,32 @@ class LiveProgress:
         self._console.print(Text(text))
 
     def render(self) -> Group:
-        """Return what is to be seen now."""
+        """Return the current screen."""
         snapshot = self._snapshot
         if snapshot is None:
             return Group(Text("starting the workers ..."))
-        elapsed = time.monotonic() - self._received
+        elapsed = time.monotonic() - self._received_at
         best = temperature_text(snapshot.best_params)
         return Group(
-            _title(snapshot, elapsed),
-            _stages(snapshot),
+            _build_title(snapshot, elapsed),
+            _build_stage_table(snapshot),
             Text(best_line(snapshot), no_wrap=True, overflow="ellipsis"),
             *([Text(f"  {best}", style="dim")] if snapshot.best_params else []),
-            *self._running_table(snapshot),
+            *self._build_worker_rows(snapshot),
         )
 
-    def _running_table(self, snapshot: Snapshot) -> list[Table | Text]:
+    def _build_worker_rows(self, snapshot: Snapshot) -> list[Table | Text]:
         runs = snapshot.workers
         if not runs:
             return [Text("  no agent works on it now", style="dim")]
-        max_rows = max(self._console.height - _LINES_ABOVE, _FEWEST)
-        renderables: list[Table | Text] = [_runs(runs[:max_rows], self._console.width)]
+        max_rows = max(self._console.height - _LINES_ABOVE, _MIN_ROWS)
+        renderables: list[Table | Text] = [_build_run_table(runs[:max_rows], self._console.width)]
         if len(runs) > max_rows:
             renderables.append(Text(f"  and {len(runs) - max_rows} more", style="dim"))
         return renderables
 
 
-def _title(snapshot: Snapshot, elapsed: float) -> Table:
+def _build_title(snapshot: Snapshot, elapsed: float) -> Table:
     clock = duration(snapshot.elapsed + elapsed)
     if snapshot.remaining is not None:
         clock += f", about {duration(max(snapshot.remaining - elapsed, 0.0))} left"
@@ -220,7 +217,7 @@ def _title(snapshot: Snapshot, elapsed: float) -> Table:
     return title
 
 
-def _stages(snapshot: Snapshot) -> Table:
+def _build_stage_table(snapshot: Snapshot) -> Table:
     stages = Table.grid(padding=(0, 2))
     for kind in KINDS:
         total, done = snapshot.requested.get(kind, 0), snapshot.done.get(kind, 0)
@@ -231,10 +228,10 @@ def _stages(snapshot: Snapshot) -> Table:
     return stages
 
 
-def _runs(views: list[WorkerView], width: int) -> Table:
-    """Return a line for each worker: where it is, what it trains, how far, and its value.
+def _build_run_table(views: list[WorkerView], width: int) -> Table:
+    """Return a table with a line for each worker: agent, device, run, progress and value.
 
-    Where there is little room, the device and the bar are left out.
+    On a narrow screen, the device and the bar are left out.
     """
     is_wide = width >= _WIDE
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
@@ -244,11 +241,11 @@ def _runs(views: list[WorkerView], width: int) -> Table:
     for name in ("steps", "value"):
         table.add_column(name, no_wrap=True, justify="right")
     for view in views:
-        run, steps, value = _run(view)
+        run, steps, value = _format_run(view)
         style = "yellow" if view.silent else ""
         bar = _draw_bar(view.step or 0, view.total_steps, _BAR) if view.kind and view.total_steps else Text()
         table.add_row(
-            Text(f"  {_agent(view)}"),
+            Text(f"  {_format_agent(view)}"),
             *([Text(view.device or "", style="dim")] if is_wide else []),
             Text(run, style="" if view.kind else "dim"),
             *([bar] if is_wide else []),
@@ -259,22 +256,22 @@ def _runs(views: list[WorkerView], width: int) -> Table:
 
 
 def _draw_bar(done: int, total: int, width: int) -> Text:
-    """Return a bar whose empty part looks empty without colours, too."""
+    """Return a progress bar that is readable without colours, too."""
     full = min(width, width * done // total)
     return Text.assemble(("█" * full, "green"), ("░" * (width - full), "dim"))
 
 
-def _agent(view: WorkerView) -> str:
+def _format_agent(view: WorkerView) -> str:
     if view.agent is None:
         return f"here, {view.slot}"
     host, _, process = view.agent.partition(":")
-    # without its domain, unless it is an address
+    # the host without its domain, unless it is an address
     short = host if host.replace(".", "").isdecimal() else host.partition(".")[0]
     return f"{short}:{process}"
 
 
-def _run(view: WorkerView) -> tuple[str, str, str]:
-    """Return what a worker trains, how far it is, and its value."""
+def _format_run(view: WorkerView) -> tuple[str, str, str]:
+    """Return the run of a worker, its steps and its value."""
     if view.kind is None:
         return ("idle", "", "")
     # how many steps a program takes is not known
@@ -286,11 +283,11 @@ def _run(view: WorkerView) -> tuple[str, str, str]:
 
 @contextmanager
 def progress_for_stream(stream: TextIO, *, verbose: bool = False) -> Iterator[Observer]:
-    """Yield the observer that suits the stream: a live screen on a terminal, else lines.
+    """Yield the observer for a stream: a live screen on a terminal, else lines.
 
     Args:
-        stream: What is shown on.
-        verbose: Whether there is a line for each run, on a terminal as well.
+        stream: The output.
+        verbose: Whether to print a line for each run, on a terminal, too.
     """
     if verbose or not stream.isatty() or os.environ.get("TERM") == "dumb":
         yield LineProgress(stream, verbose=verbose)
@@ -301,9 +298,9 @@ def progress_for_stream(stream: TextIO, *, verbose: bool = False) -> Iterator[Ob
 
 
 class NotebookProgress(LiveProgress):
-    """A picture of the study in one output of a notebook's cell, drawn anew in its place.
+    """Observer that redraws a table of the study in one output of a notebook's cell.
 
-    It is drawn by the thread that tells of the study, and needs IPython alone.
+    Drawn by the calling thread; needs only IPython.
     """
 
     def __init__(self) -> None:
@@ -314,14 +311,14 @@ class NotebookProgress(LiveProgress):
 
     def update(self, snapshot: Snapshot) -> None:
         super().update(snapshot)
-        if time.monotonic() - self._last_drawn_at >= _CELL_EVERY:
+        if time.monotonic() - self._last_drawn_at >= _CELL_SECONDS:
             self.draw()
 
     def note(self, text: str) -> None:
         print(text)
 
     def draw(self) -> None:
-        """Show how things stand now."""
+        """Draw the current state."""
         self._last_drawn_at = time.monotonic()
         console = Console(file=io.StringIO(), width=_CELL_WIDTH, record=True, force_jupyter=False)
         console.print(self.render())
@@ -336,19 +333,19 @@ class NotebookProgress(LiveProgress):
 
 
 def in_notebook() -> bool:
-    """Return whether this is the kernel of a notebook."""
+    """Return whether this process is the kernel of a notebook."""
     ipython = sys.modules.get("IPython")
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
 @contextmanager
 def progress_for_python(progress: bool, observer: Observer | None = None) -> Iterator[Observer]:
-    """Yield the observer of a search in Python, which shows what suits where it runs.
+    """Yield the observer of a search in Python.
 
     Args:
-        progress: Whether to show anything. In a notebook that is a picture in the cell; else it is on
-            standard error, as :func:`progress_for_stream` has it.
-        observer: Yielded in place of one that shows anything.
+        progress: Whether to show progress: in a notebook in its cell, else on standard error as in
+            :func:`progress_for_stream`.
+        observer: Yielded instead, if it is given.
     """
     if observer is not None or not progress:
         yield observer or NullObserver()

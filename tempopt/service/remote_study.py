@@ -1,7 +1,7 @@
-"""Studies behind a server: requests of a command, and watching a study until it has ended.
+"""Studies behind a server: submit requests, and watch a study until it has ended.
 
-What a person's modules say is found here, by a dry run and by workers of this machine: a server runs none of
-them. Nothing is trained here, unless workers are given.
+The user's modules are loaded here, in a dry run and by workers of this machine, never by a server. Nothing is
+trained here, unless workers are requested.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ def submit(
     """Create, continue or extend a study on a server, after a dry run on this machine if it is new.
 
     Args:
-        store: The server's.
+        store: The store of the server.
         request: A request whose schedules have been imported.
-        workers: Trials side by side that this machine is to train then; None: none.
+        workers: Number of concurrent trials on this machine; None: it trains nothing.
         observer: Receives the notes of dry run and server.
 
-    Raises:
-        AccessDenied: This machine is to train, and the token is none of an agent.
-        SpecError: The spec cannot be carried out.
-        StudyChanged: The server has a study of that name that asks something else.
+        Raises:
+        AccessDenied: Workers were requested, but the token has no agent scope.
+        SpecError: The spec cannot be trained.
+        StudyChanged: The server has a different study of that name.
     """
-    _check_agent(store, workers)
+    _check_agent_scope(store, workers)
     if isinstance(request, ResumeRequest):
         version = store.load_study(request.study).version
         if request.add_trials or request.add_pairs:
             request = replace(request, version=version)
         answer = store.ask(request.study, "resume", request.to_json())
     else:
-        answer = store.server.post(STUDIES, _complete(store, request, observer).to_json())
+        answer = store.server.post(STUDIES, _complete_request(store, request, observer).to_json())
     for note in answer["notes"]:
         observer.note(note)
 
 
-def _complete(store: RemoteStore, request: SearchRequest, observer: Observer) -> SearchRequest:
-    """Return a request with what a dry run has found, or with the version of the study that there is."""
+def _complete_request(store: RemoteStore, request: SearchRequest, observer: Observer) -> SearchRequest:
+    """Complete a request by a dry run, or by the version of the existing study, and return it."""
     spec = request.spec
     validate_sampler_and_pruner(spec)
     study = find_study(store, spec.study.name)
@@ -79,14 +79,14 @@ def wait_until_over(
     """Wait until a study is done or paused.
 
     Args:
-        store: The server's.
+        store: The store of the server.
         name: Name of the study.
-        workers: Trials side by side that this machine trains as one of its agents; None: none.
-        observer: Is told what happens.
+        workers: Number of concurrent trials of this machine, as one of the study's agents; None: none.
+        observer: Receives progress and notes.
 
-    Raises:
+        Raises:
         StudyNotFound: There is no study of that name.
-        StudyFailed: It was deleted meanwhile; or it is trained here, and nothing can be.
+        StudyFailed: The study was deleted, or this machine cannot train it.
     """
     if workers is None:
         watch_study(store, name, observer)
@@ -97,7 +97,7 @@ def wait_until_over(
 
 @contextlib.contextmanager
 def _export_token(token: str | None) -> Iterator[None]:
-    """Set the token of this program in the environment of workers, which transfer their checkpoints."""
+    """Set the token in the environment of workers, which transfer their checkpoints themselves."""
     before = os.environ.get(_TOKEN)
     if token is not None:
         os.environ[_TOKEN] = token
@@ -110,19 +110,19 @@ def _export_token(token: str | None) -> Iterator[None]:
             os.environ[_TOKEN] = before
 
 
-def _check_agent(store: RemoteStore, workers: Workers | None) -> None:
-    """Refuse to train where the token does not allow it, before anything is asked."""
+def _check_agent_scope(store: RemoteStore, workers: Workers | None) -> None:
+    """Refuse workers if the token does not allow them, before other requests."""
     if workers is None:
         return
     me = store.server.get("/api/me")
     if "agent" not in me["scopes"]:
         raise AccessDenied(
-            f"With --workers this machine trains as an agent, and the token of {me['name']} may "
-            f"{', '.join(me['scopes'])} alone. Ask for one with the scope agent, or take --workers out."
+            f"With --workers this machine trains as an agent, but the token of {me['name']} has only the "
+            f"scopes {', '.join(me['scopes'])}. Use a token with the scope agent, or leave out --workers."
         )
 
 
 def dry_run_locally(spec: StudySpec, observer: Observer) -> StudySpec:
-    """Return the spec with what a dry run on this machine has found."""
+    """Return the spec completed by a dry run on this machine."""
     with claim_local_placements(spec, 1) as places, start_workers(places) as workers:
         return run_dry_run(spec, workers[0], task="dry_run", on_stage=note_long_stages(observer.note))[0]

@@ -1,4 +1,4 @@
-"""Requests to search, compare and resume: built by a front door, carried out by a database or a server."""
+"""Requests to search, compare and resume, from the command line, Python, the server or MCP."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ Sets = Sequence[GivenSet] | Mapping[str, GivenSet]
 
 MAX_RUNS = 100_000
 _MAX_PAIRS = 1000
-_Runs = Annotated[int, Field(ge=0, le=MAX_RUNS)]
+_RunCount = Annotated[int, Field(ge=0, le=MAX_RUNS)]
 TicketVersion = Annotated[int | None, Field(ge=0, le=2**31 - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchExtension:
-    """What a search asks for beside its spec; also fields of the body of ``POST /api/studies``.
+    """The fields of a search beside its spec; also of the body of ``POST /api/studies``.
 
     Args:
         trials: Number of search trials of a new study, in place of the spec's.
@@ -44,7 +44,7 @@ class SearchExtension:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     trials: Annotated[int | None, Field(ge=1, le=MAX_RUNS)] = None
-    add_trials: _Runs = 0
+    add_trials: _RunCount = 0
     enqueue: Annotated[Sequence[Mapping[str, Any]], Field(max_length=MAX_RUNS)] = ()
     version: TicketVersion = None
 
@@ -55,8 +55,8 @@ class SearchRequest(SearchExtension):
 
     Args:
         spec: Its spec, of a search or of a comparison.
-        max_runs: Most runs that a comparison may take; None: as many as it needs.
-        from_study: Name of the study that the sets of a comparison come from, if they do.
+        max_runs: Maximal number of runs of a comparison; None: no limit.
+        from_study: Name of the study from which the sets of a comparison come, if they do.
     """
 
     spec: StudySpec
@@ -91,7 +91,7 @@ class StudyExtension:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    add_trials: _Runs = 0
+    add_trials: _RunCount = 0
     add_pairs: Annotated[int, Field(ge=0, le=_MAX_PAIRS)] = 0
     retry_failed: bool = False
     explain: bool = False
@@ -107,14 +107,14 @@ class StudyExtension:
         requested = [name for name, value in values.items() if value]
         if len(requested) > 1:
             raise UsageError(
-                f"{' and '.join(requested)} were requested at once, and each acts on the verdict that there "
-                "is. Ask for one of them in a command, and for the next in another command."
+                f"{' and '.join(requested)} were requested together, but each acts on the current verdict. "
+                "Request them one at a time, each with its own command."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResumeRequest(StudyExtension):
-    """Continue the study of a name, and extend it."""
+    """Continue a study, and extend it."""
 
     study: str
 
@@ -129,22 +129,22 @@ def _field_values(request: object, kind: type[SearchExtension | StudyExtension])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareRequest:
-    """Compare parameter sets: those that are given, or the best of a finished study.
+    """Compare given parameter sets, or the best sets of a finished study.
 
     Args:
-        spec: What they are sets of: loaded, as plain data, the path of a YAML file or a bundled study's name.
-        sets: The reference first; empty: those of the spec's section ``compare:``.
+        spec: The spec: loaded, as plain data, the path of a YAML file or a bundled study's name.
+        sets: The parameter sets, the reference first; empty: those of the spec's section ``compare:``.
         vary: In place of ``sets``: values by parameter, each combination of which is a set.
-        all_pairs: Whether to compare each two sets, in place of each with the first.
-        name: Name of the study; None: the spec's with a short hash of the sets.
+        all_pairs: Whether to compare every two sets, instead of each with the first.
+        name: Name of the study; None: that of the spec with a short hash of the sets.
         pairs: Number of fresh seeds in place of ``study.seeds.confirm``, written as there.
         from_study: In place of ``sets``: name of a finished study whose best sets are compared with its
             baseline.
-        from_storage: Where that study is; None: where the comparison is stored.
-        top: Number of its sets, the baseline not counted; None: three.
-        without: Names of parameters to leave out of all of them.
+        from_storage: Storage of that study; None: the storage of the comparison.
+        top: Number of its sets, without the baseline; None: three.
+        without: Names of parameters to leave out of all sets.
         overrides: Settings ``a.b=c`` of the spec.
-        max_runs: Most runs that it may take.
+        max_runs: Maximal number of runs.
     """
 
     spec: StudySpec | Mapping[str, Any] | str | Path
@@ -161,15 +161,15 @@ class CompareRequest:
     max_runs: int = MAX_COMPARISON_RUNS
 
     def to_search(self, storage: Storage) -> SearchRequest:
-        """Return the request whose spec has the sets to compare.
+        """Return the search request whose spec has the sets.
 
         Args:
-            storage: Where ``from_study`` is, unless ``from_storage`` says so.
+            storage: Storage of ``from_study``, if ``from_storage`` is None.
 
         Raises:
             UsageError: There is nothing to compare, or sets come from two sources.
             StudyNotFound: There is no study ``from_study``.
-            SpecError: The spec or a set is wrong.
+            SpecError: The spec or a set is invalid.
         """
         sets = self.sets
         if self.from_study is None:
@@ -181,7 +181,7 @@ class CompareRequest:
                 "--from takes the parameter sets from a study. Give no SET and no --vary with it."
             )
         else:
-            # it loads SciPy, which a refusal does not need
+            # lazy import: loads SciPy
             from tempopt.service.best_sets import load_best_sets
 
             study_storage = self.from_storage or storage
@@ -201,7 +201,7 @@ class CompareRequest:
 
 @contextmanager
 def hint_at_without_option(request: SearchRequest | ResumeRequest | CompareRequest) -> Iterator[None]:
-    """Say in an error on a parameter of the sets that come from a study how to leave the parameter out."""
+    """Add to an error on a parameter of a study's sets how to leave the parameter out."""
     study = None if isinstance(request, ResumeRequest) else request.from_study
     try:
         yield

@@ -1,6 +1,6 @@
-"""What ``tempopt init --scenario`` writes: ranges around published values, and a set that is tried first.
+"""The scenarios of ``tempopt init --scenario``: ranges around published values, and a first parameter set.
 
-docs/search.md has the sources of each number.
+docs/search.md has the sources of the numbers.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Scenario:
     """A use of temperatures on which there is published advice.
 
     Args:
-        about: The use, in a few words.
-        ranges: Searched name to its domain, as YAML.
-        enqueue: The parameter set that the search tries first, as far as its names are searched.
-        named: Whether the temperature is one of ``temperatures:``, by the name of the scenario.
+        about: The use in a few words.
+        ranges: Domain by searched name, as YAML.
+        enqueue: The parameter set that the search tries first; only its searched names count.
+        named: Whether the temperature is a named one, ``temperatures:`` of the scenario's name.
     """
 
     about: str
@@ -27,20 +27,20 @@ class Scenario:
     named: bool = False
 
 
-_SHAPES = "[constant, linear, cosine, exponential]"
+_SCHEDULES = "[constant, linear, cosine, exponential]"
 
 
-def _of_loss(name: str, domain: str, value: float, about: str) -> Scenario:
+def _build_loss_scenario(name: str, domain: str, value: float, about: str) -> Scenario:
     ends = (f"{name}.temperature_init", f"{name}.temperature_final")
     return Scenario(
         about=about,
-        ranges={**dict.fromkeys(ends, domain), f"{name}.schedule": _SHAPES},
+        ranges={**dict.fromkeys(ends, domain), f"{name}.schedule": _SCHEDULES},
         enqueue=dict.fromkeys(ends, value),
         named=True,
     )
 
 
-def _of_attention(
+def _build_attention_scenario(
     about: str,
     first: str,
     last: str,
@@ -54,28 +54,28 @@ def _of_attention(
         ranges={
             "temperature_init": first,
             "temperature_final": last,
-            "schedule": _SHAPES,
+            "schedule": _SCHEDULES,
             **(more or {}),
         },
         enqueue={"temperature_init": value, "temperature_final": value, **(enqueue or {})},
     )
 
 
-UNSPECIFIED = _of_attention("any use", "{low: 0.25, high: 4}", "{low: 0.25, high: 4}", 0.5)
-"""What is written without a scenario; its set is a suggestion in a comment."""
+UNSPECIFIED = _build_attention_scenario("any use", "{low: 0.25, high: 4}", "{low: 0.25, high: 4}", 0.5)
+"""The default without a scenario; its set is written as a comment."""
 
 SCENARIOS: dict[str, Scenario] = {
-    "pretraining": _of_attention(
+    "pretraining": _build_attention_scenario(
         "training a transformer from scratch", "{low: 0.35, high: 2}", "{low: 0.3, high: 1.75}", 0.74
     ),
-    "fine_tuning": _of_attention(
+    "fine_tuning": _build_attention_scenario(
         "fine-tuning a trained transformer",
         "{low: 0.2, high: 2.5}",
         "{low: 0.2, high: 2.5}",
         0.7,
         more={"length_scaling": "[none, clipped_log_n]"},
     ),
-    "long_context": _of_attention(
+    "long_context": _build_attention_scenario(
         "sequences that are longer in use than in training",
         "{low: 0.125, high: 2}",
         "{low: 0.125, high: 2}",
@@ -83,10 +83,10 @@ SCENARIOS: dict[str, Scenario] = {
         more={"length_scaling": "[none, log_n]"},
         enqueue={"length_scaling": "log_n"},
     ),
-    "distillation": _of_loss(
+    "distillation": _build_loss_scenario(
         "distillation", "{low: 1, high: 20}", 4.0, "the temperature of a distillation loss"
     ),
-    "contrast": _of_loss(
+    "contrast": _build_loss_scenario(
         "contrast", "{low: 0.02, high: 1}", 0.1, "the temperature of a contrastive loss of cosines"
     ),
     "generation": Scenario(
@@ -100,4 +100,4 @@ SCENARIOS: dict[str, Scenario] = {
         enqueue={"sampling_temperature": 0.7, "top_p": 0.95},
     ),
 }
-"""Name of a scenario to what is written for it."""
+"""The scenarios by name."""

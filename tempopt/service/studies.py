@@ -21,7 +21,7 @@ from tempopt.service import remote_study
 from tempopt.service.extend import check_request, extend_study
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.service.requests import ResumeRequest, SearchRequest, hint_at_without_option
-from tempopt.spec.collect_errors import with_all_faults
+from tempopt.spec.collect_errors import add_all_faults
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.load import load_spec
 from tempopt.spec.resources import Workers
@@ -42,13 +42,13 @@ _NO_LAYERS = "none. No attention temperature acts: the model is trained as it is
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """Where and how this process has a study carried out.
+    """Options of this process for carrying out a study.
 
     Args:
-        storage: Where the study is, or will be.
-        workers: Trials side by side; None: what the spec says, and behind a server none.
-        checkpoints: Folder or URL for checkpoints; None: where the study has them, or the default.
-        submit: Whether to leave the trainings to other agents, and watch; behind a server always so.
+        storage: The storage of the study.
+        workers: Number of concurrent trials; None: that of the spec, behind a server none.
+        checkpoints: Folder or URL for checkpoints; None: that of the study, or the default.
+        submit: Whether other agents train while this process watches; always so behind a server.
         wait: Whether to wait for the end of a study that a server's agents train.
     """
 
@@ -62,12 +62,12 @@ class RunOptions:
 def carry_out(
     request: SearchRequest | ResumeRequest, options: RunOptions, observer: Observer | None = None
 ) -> StudyResult:
-    """Carry a study through to its verdict, on a database or behind a server.
+    """Carry out a study to its verdict, in a database or behind a server.
 
-    Errors are those of :func:`tempopt.search`, :func:`tempopt.compare` and :func:`tempopt.resume`.
+    Raises the errors of :func:`tempopt.search`, :func:`tempopt.compare` and :func:`tempopt.resume`.
 
     Args:
-        observer: Is told of the progress.
+        observer: Receives the progress.
     """
     study_observer = observer or NullObserver()
     check_request(request)
@@ -95,7 +95,7 @@ def _submit(
     checkpoints: str | Path | None,
     observer: Observer,
 ) -> StudyResult:
-    """Begin a study, or have it go on, and watch while other agents train."""
+    """Create or continue a study, and watch it while other agents train."""
     validate_sampler_and_pruner(spec)
     if study is None:
         spec = remote_study.dry_run_locally(spec, observer)
@@ -117,15 +117,15 @@ def _submit(
 
 
 def check_no_checkpoint_url(checkpoints: str | Path | None) -> None:
-    """Refuse a place for checkpoints where a server has one.
+    """Refuse a URL for checkpoints behind a server, which has its own.
 
     Raises:
         UsageError: One was given.
     """
     if checkpoints is not None:
         raise UsageError(
-            "A server keeps the checkpoints of its studies where tempopt serve --checkpoints says. Take "
-            "--checkpoints out."
+            "A server stores the checkpoints of its studies under the URL of tempopt serve --checkpoints. "
+            "Leave out --checkpoints."
         )
 
 
@@ -139,7 +139,7 @@ def run_agent(
 ) -> StudyResult:
     """Work on a study that others work on, until it ends; arguments and errors as for :func:`tempopt.resume`.
 
-    A database that answers and cannot serve just now, as one without a free connection, is waited for.
+    Waits for a database that answers but cannot serve now, for example without a free connection.
 
     Raises:
         UsageError: The study was paused.
@@ -150,7 +150,7 @@ def run_agent(
         with open_store(storage, create=False) as store:
             study = store.load_study(name)
             if study.state == "paused":
-                raise UsageError(f'Study "{name}" was paused. Let it go on first: tempopt resume {name}')
+                raise UsageError(f'Study "{name}" was paused. Continue it first: tempopt resume {name}')
             spec = StudySpec.from_json(study.spec)
             import_schedules(spec)
             runner = StudyRunner(
@@ -173,13 +173,13 @@ def run_launched_agent(
 ) -> StudyResult:
     """Work on a study as one of the agents of a launcher; arguments and errors as for `search`.
 
-    The first one begins it. A study that was paused meanwhile is left at rest, and what is stored of one
-    that is there holds, however long this agent has waited for its turn.
+    The first agent creates the study. A study that has been paused is not continued, and the stored spec of
+    an existing study holds, even if this agent had to wait for a long time.
 
     Args:
         spec: The spec; None: the study is in the store.
         name: Name of the study.
-        overrides: ``a.b=c`` settings of this machine's own, as for :meth:`StudySpec.with_overrides`.
+        overrides: ``a.b=c`` settings of this machine, as for :meth:`StudySpec.with_overrides`.
     """
     with open_store(storage, create=spec is not None) as store:
         study = store.load_study(name) if spec is None else find_study(store, name)
@@ -194,7 +194,7 @@ def run_launched_agent(
 
 
 def load_study(storage: Storage, name: str) -> StudyResult:
-    """Return all that a store knows of a study, what its runs measured included.
+    """Return a study with the measurements of its runs.
 
     Raises:
         StudyNotFound: There is no study of that name.
@@ -209,20 +209,20 @@ def check(
     dry_run: bool = False,
     on_line: Callable[[str], None] | None = None,
 ) -> list[str]:
-    """Validate a spec against the classes it names, in a worker; return what to tell a person.
+    """Validate a spec against the classes that it names, in a worker, and return lines for the user.
 
     Args:
         spec: As for :func:`search`.
-        dry_run: Whether to train two steps and validate once too.
-        on_line: Called with a line on each part of the dry run, once that is over; None: no lines.
+        dry_run: Whether to train two steps and validate once, too.
+        on_line: Called with a line on each stage of the dry run, once it is over; None: no lines.
 
     Raises:
-        SpecError: The spec cannot be carried out.
+        SpecError: The spec cannot be trained.
     """
     try:
         spec = parse_any_spec(spec)
     except FaultySpecError as error:
-        raise with_all_faults(error) from error
+        raise add_all_faults(error) from error
     import_schedules(spec)
     if spec.compare is not None:
         check_comparison(spec)
@@ -258,7 +258,7 @@ def check(
 
 
 def parse_any_spec(spec: StudySpec | Mapping[str, Any] | str | Path) -> StudySpec:
-    """Return a spec that was given loaded, as plain data, as the path of a file or as a bundled name."""
+    """Return the spec that is given loaded, as plain data, as the path of a file or as a bundled name."""
     if isinstance(spec, StudySpec):
         return spec
     if isinstance(spec, Mapping):

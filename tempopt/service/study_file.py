@@ -1,4 +1,4 @@
-"""A study in one file, without secrets: written from any store, read into any database, where it goes on."""
+"""A study in one file, without secrets: dumped from any store, loaded into any database to be continued."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tempopt.version import __version__
 
 FORMAT = "tempopt study"
 VERSION = 1
-_MANY = 2000
-_MOST_BYTES = 4 * 1024**3
+_MAX_IDS = 2000
+_MAX_BYTES = 4 * 1024**3
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DumpResult:
-    """What a file holds of a study, or what was written of one.
+    """Contents of a dumped or loaded file.
 
     Args:
         study: Name of the study.
@@ -53,17 +53,17 @@ class DumpResult:
 def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) -> DumpResult:
     """Write a study into a file: spec, tickets, measurements, logs and maps, without passwords and tokens.
 
-    Runs in progress are written as waiting. Checkpoints are not in the file; those in a bucket are named.
+    Runs in progress are written as waiting. The file has no checkpoints, but the URLs of those in a bucket.
 
     Args:
-        storage: The store or its URL, that of a server too.
+        storage: The store or its URL, which may be that of a server.
         name: Name of the study.
         path: The file.
-        overwrite: Whether a file that is there is replaced.
+        overwrite: Whether an existing file is replaced.
 
     Raises:
         StudyNotFound: There is no study of that name.
-        UsageError: The file is there, or cannot be written.
+        UsageError: The file exists, or cannot be written.
     """
     temporary = path.with_name(path.name + ".writing")
     try:
@@ -71,7 +71,7 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
             study = store.load_study(name)
             if path.exists() and not overwrite:
                 raise UsageError(
-                    f"{path} is there already and is left as it is. Remove it, or give another name."
+                    f"{path} already exists and was not changed. Remove it, or give another name."
                 )
             document = _to_document(store, study)
         temporary.write_bytes(gzip.compress(json.dumps(document, allow_nan=False).encode(), 6, mtime=0))
@@ -94,13 +94,13 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
 
 def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
     """Return a study as plain data."""
-    # the tickets first: of what becomes of them meanwhile, measurements tell more than is needed, never less
+    # the tickets first: if they change in the meantime, there are more measurements than needed, never fewer
     tickets = store.tickets(study.id)
     measurements: list[Any] = []
     logs: list[Any] = []
     maps: dict[int, Any] = {}
-    for start in range(0, len(tickets), _MANY):
-        ids = [ticket.id for ticket in tickets[start : start + _MANY]]
+    for start in range(0, len(tickets), _MAX_IDS):
+        ids = [ticket.id for ticket in tickets[start : start + _MAX_IDS]]
         measurements += measurements_to_plain(store.measurements(study.id, ids))
         logs += [
             serialize(dataclasses.replace(log, text=mask_secrets(log.text)))
@@ -112,23 +112,23 @@ def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
         "version": VERSION,
         "tempopt": __version__,
         "written": datetime.now(UTC).isoformat(),
-        "study": serialize(_portable_study(study)),
+        "study": serialize(_strip_study(study)),
         "warm_start": store.warm_start(study.id) or [],
-        "tickets": [serialize(_portable_ticket(ticket)) for ticket in tickets],
+        "tickets": [serialize(_strip_ticket(ticket)) for ticket in tickets],
         "measurements": measurements,
         "logs": logs,
         "maps": maps,
     }
 
 
-def _portable_study(study: StudyRow) -> StudyRow:
+def _strip_study(study: StudyRow) -> StudyRow:
     url = study.checkpoints
     return dataclasses.replace(
         study, checkpoints=None if url is None or is_local(url) else without_passwords(url)
     )
 
 
-def _portable_ticket(ticket: TicketRow) -> TicketRow:
+def _strip_ticket(ticket: TicketRow) -> TicketRow:
     checkpoints = tuple(
         dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
         for checkpoint in ticket.checkpoints
@@ -141,24 +141,24 @@ def _portable_ticket(ticket: TicketRow) -> TicketRow:
 def load(storage: Storage, path: Path, *, name: str | None = None) -> DumpResult:
     """Write the study of a file into a database: paused unless it is done, for ``tempopt resume``.
 
-    A user who loads a file trusts it as they trust a spec: agents train what it names.
+    Load only trusted files, as with specs: agents train the classes that a file names.
 
     Args:
         storage: The database or its URL.
-        path: The file, as :func:`dump` has written it.
-        name: Name of the study there; None: the one that it has.
+        path: A file that :func:`dump` has written.
+        name: New name of the study; None: the name in the file.
 
     Raises:
-        UsageError: The file is none of a study, is damaged, or was written by a later version.
+        UsageError: The file is not a study file, is damaged, or was written by a later version.
         StorageError: The database has a study of that name.
     """
-    # before the database, which a damaged file does not create
+    # read before the database is opened: a damaged file must not create a database
     whole_study = read(path, name=name)
     with open_storage(storage, create=True) as store:
         if as_remote_store(store):
             raise UsageError(
-                "A study is loaded into a database itself. Type this where the database is reached, with its "
-                "URL as --storage."
+                "A study cannot be loaded through a server. Run this command with the URL of the database as "
+                "--storage."
             )
         study, spec = whole_study.study, StudySpec.from_json(whole_study.study.spec)
         try:
@@ -167,7 +167,7 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> DumpResult
             pass
         else:
             raise StorageError(
-                f'The store {store.masked_url} has a study "{study.name}" already. Load it under another '
+                f'The store {store.masked_url} already has a study "{study.name}". Load it under another '
                 "name: --name NAME"
             )
         section = spec.study
@@ -183,14 +183,14 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> DumpResult
 
 
 def read(path: Path, *, name: str | None = None) -> StudyDump:
-    """Return the study that a file holds.
+    """Return the study in a file.
 
     Args:
         path: The file.
-        name: Name that it is to have; None: the one that it has.
+        name: New name of the study; None: the name in the file.
 
     Raises:
-        UsageError: The file is none of a study, is damaged, or was written by a later version.
+        UsageError: The file is not a study file, is damaged, or was written by a later version.
     """
     document = _read_document(path)
     try:
@@ -214,7 +214,7 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
         | maps.keys()
     )
     if not ticket_ids <= ids or len(ids) < len(tickets):
-        raise _damaged_file_error(path, "it tells of tickets that are not in it")
+        raise _damaged_file_error(path, "it refers to tickets that are not in it")
     return StudyDump(
         study=study,
         tickets=tickets,
@@ -237,10 +237,10 @@ def _rename_study(study: StudyRow, name: str) -> StudyRow:
 
 
 def _read_document(path: Path) -> dict[str, Any]:
-    """Return what a file holds; gzip tells one that is damaged or cut short."""
+    """Return the document in a file; gzip detects damaged and truncated files."""
     try:
         with gzip.open(path, "rb") as file:
-            data = file.read(_MOST_BYTES)
+            data = file.read(_MAX_BYTES)
         document = json.loads(data)
     except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
         raise _damaged_file_error(path, str(error)) from error
@@ -249,16 +249,16 @@ def _read_document(path: Path) -> dict[str, Any]:
             f"{path} cannot be read: {error.strerror}. Give a file that tempopt dump has written."
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _damaged_file_error(path, "it does not begin as one")
+        raise _damaged_file_error(path, "it has another format")
     if document.get("version") != VERSION:
         raise UsageError(
-            f"{path} was written by tempopt {document.get('tempopt')} in a form that this version, "
-            f"{__version__}, does not know. Load it with that version, or a later one."
+            f"{path} was written by tempopt {document.get('tempopt')} in a format that this version, "
+            f"{__version__}, does not support. Load it with that version, or a later one."
         )
     return document
 
 
 def _damaged_file_error(path: Path, why: str) -> UsageError:
     return UsageError(
-        f"{path} is no file of a study, or is damaged: {why}. Give one that tempopt dump has written."
+        f"{path} is not a study file, or is damaged: {why}. Give a file that tempopt dump has written."
     )

@@ -1,6 +1,7 @@
-"""``tempopt init``: a commented spec for a person's own LightningModule, to be edited and run.
+"""``tempopt init``: a commented spec for a user's LightningModule, to be edited and run.
 
-``inspect_module`` imports the module and so belongs in a process of its own; ``render`` imports nothing.
+``inspect_module`` imports the module, so call it in a separate process; ``render_spec_template`` imports
+nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 
 from tempopt.errors import UsageError, unknown
 from tempopt.service.scenarios import SCENARIOS, UNSPECIFIED, Scenario
-from tempopt.spec.sections import direction_of
+from tempopt.spec.sections import guess_direction
 from tempopt.spec.yaml_source import BLANK
 from tempopt.temperature.generation import GENERATION
 from tempopt.training.describe import ModuleArgument, ModuleInfo, inspect_module
@@ -65,7 +66,7 @@ trainer:
 #   workers: auto  # runs at a time
 #   gpus: 0.25  # cards of a run: a share of one, or as many as trainer.devices
 #   cpus: 1  # CPU cores of a run
-#   grace: 20  # seconds to checkpoint and leave when told to
+#   grace: 20  # seconds to write checkpoints and leave after a stop request
 """
 
 _TEMPERATURES = """\
@@ -113,8 +114,8 @@ attach:
 def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
     """Return a study spec for a module, in YAML with comments.
 
-    What only the person can know is ``???``, marked "<-- fill in"; :func:`tempopt.spec.load.load_spec`
-    names what is left of them.
+    Values that only the user can know are ``???``, marked "<-- fill in"; :func:`tempopt.spec.load.load_spec`
+    lists those that are still missing.
 
     Args:
         info: The module.
@@ -127,47 +128,49 @@ def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
         raise UsageError(unknown("scenario", scenario, SCENARIOS))
     advice = UNSPECIFIED if scenario is None else SCENARIOS[scenario]
     short = info.class_path.rpartition(".")[2]
-    metric = _likeliest(info.metrics)
-    direction = direction_of(metric) if metric else None
+    metric = _choose_metric(info.metrics)
+    direction = guess_direction(metric) if metric else None
     text = _TEMPLATE.format(
         short=short,
         blanks="{blanks}",
         name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower(),
-        metric=_value(metric, "the name under which validation logs it, with self.log", info.metrics),
-        direction=_value(direction, "maximize or minimize", ()),
-        confirm_on=_confirm_on(info),
-        enqueue=_enqueue(info, scenario, advice),
-        search=_search(info, advice),
-        temperatures=_temperatures(scenario) if scenario is not None and advice.named else _TEMPERATURES,
+        metric=_format_value(metric, "the name under which validation logs it, with self.log", info.metrics),
+        direction=_format_value(direction, "maximize or minimize", ()),
+        confirm_on=_format_confirm_on(info),
+        enqueue=_format_enqueue(info, scenario, advice),
+        search=_format_search(info, advice),
+        temperatures=_format_temperatures(scenario)
+        if scenario is not None and advice.named
+        else _TEMPERATURES,
         class_path=info.class_path,
-        arguments=_arguments(info.arguments, indent=4),
-        data=_data(info),
+        arguments=_format_arguments(info.arguments, indent=4),
+        data=_format_data(info),
         attach="" if info.tempered or advice.named else _ATTACH,
     )
     instruction = f'Fill in what is marked "{_MARK}". Then:' if _MARK in text else "It can be run as it is:"
     return text.replace("{blanks}", instruction)
 
 
-def _likeliest(metrics: Iterable[str]) -> str | None:
-    """Return the first metric of known direction, else the first at all."""
+def _choose_metric(metrics: Iterable[str]) -> str | None:
+    """Return the first metric of known direction, else the first metric."""
     names = list(metrics)
-    return next((name for name in names if direction_of(name)), names[0] if names else None)
+    return next((name for name in names if guess_direction(name)), names[0] if names else None)
 
 
-def _value(value: str | None, meaning: str, logged_names: Iterable[str]) -> str:
+def _format_value(value: str | None, meaning: str, logged_names: Iterable[str]) -> str:
     if value is None:
         return f"{BLANK}  # <-- fill in: {meaning}"
     other_names = [name for name in logged_names if name != value]
     return f"{value}  # also logged: {', '.join(other_names)}" if other_names else value
 
 
-def _confirm_on(info: ModuleInfo) -> str:
+def _format_confirm_on(info: ModuleInfo) -> str:
     if "test" in info.loaders or not info.loaders:
         return "test  # the test_dataloader, which no run of the search sees"
     return "validate  # there is no test_dataloader; with one, say test, and the verdict weighs more"
 
 
-def _enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
+def _format_enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
     if scenario is None:
         return "  # enqueue: [{temperature_init: 0.5}]  # parameters to try first"
     parameters = ", ".join(f"{name}: {value}" for name, value in advice.enqueue.items())
@@ -179,7 +182,7 @@ def _enqueue(info: ModuleInfo, scenario: str | None, advice: Scenario) -> str:
     )
 
 
-def _temperatures(scenario: str) -> str:
+def _format_temperatures(scenario: str) -> str:
     return (
         "temperatures:\n"
         f"  {scenario}:\n"
@@ -188,7 +191,7 @@ def _temperatures(scenario: str) -> str:
     )
 
 
-def _search(info: ModuleInfo, advice: Scenario) -> str:
+def _format_search(info: ModuleInfo, advice: Scenario) -> str:
     domains = advice.ranges
     lines = ""
     for name, domain in domains.items():
@@ -211,7 +214,7 @@ def _search(info: ModuleInfo, advice: Scenario) -> str:
     return lines
 
 
-def _arguments(arguments: Iterable[ModuleArgument], *, indent: int) -> str:
+def _format_arguments(arguments: Iterable[ModuleArgument], *, indent: int) -> str:
     required, optional = [], []
     for argument in arguments:
         meaning = f": {argument.annotation}" if argument.annotation else ""
@@ -222,9 +225,9 @@ def _arguments(arguments: Iterable[ModuleArgument], *, indent: int) -> str:
     return "".join(f"{' ' * indent}{line}\n" for line in [*required, *optional])
 
 
-def _data(info: ModuleInfo) -> str:
+def _format_data(info: ModuleInfo) -> str:
     if info.data is not None:
-        arguments = _arguments(info.data_arguments, indent=4)
+        arguments = _format_arguments(info.data_arguments, indent=4)
         others_text = f"  # or: {', '.join(info.other_data)}" if info.other_data else ""
         return f"data:\n  class_path: {info.data}{others_text}\n  init_args:\n{arguments}"
     if info.loaders:

@@ -1,1 +1,1 @@
-"""What a study asks: its spec, read from YAML, checked and completed."""
+"""The spec of a study: read from YAML, validated and completed."""

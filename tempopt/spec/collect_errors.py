@@ -1,7 +1,7 @@
-"""What else is wrong with a study spec that does not validate, as far as its text tells.
+"""Further errors of a study spec that does not validate, as far as its text shows them.
 
-Validation ends at what it finds first, as sections do not fit together before each is right. Whether the
-classes fit is checked by a worker once the text is right.
+Validation stops at the first step that finds errors, since sections are compared only when each is valid. A
+worker checks whether the classes fit once the text is valid.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ _Lines = Sequence[tuple[str, str]]
 _STUDY = {"name": "study", "metric": "metric", "direction": "minimize"}
 _MODEL = {"class_path": "module.Class"}
 _SEARCH = {"temperature_init": {"low": 0.25, "high": 4.0}}
-# A spec is validated in three steps, of which each is taken only where the one before found nothing.
+# A spec is validated in three steps; each runs only if the one before found no error.
 _STEPS = 3
 
 
-def all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
-    """Return the path and the message of all that validation finds, were it to go on at each fault."""
+def find_all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
+    """Return path and message of all errors that validation would find if it continued at each error."""
     faults = list(error.lines)
     for _ in range(_STEPS):
         try:
-            StudySpec.parse(_without(error.origin.data, faults), source=error.origin)
+            StudySpec.parse(_remove_faults(error.document.data, faults), source=error.document)
             break
         except FaultySpecError as next_error:
-            new_faults = [line for line in next_error.lines if not _follows(line[0], faults)]
+            new_faults = [line for line in next_error.lines if not _may_be_consequence(line[0], faults)]
             if not new_faults:
                 break
             faults += new_faults
-    # refused of specs that are right otherwise as well
-    secrets = find_secrets(_mapping(error.origin.data.get("trainer")).get("logger"))
+    # checked separately, since validation itself accepts secrets
+    secrets = find_secrets(_as_mapping(error.document.data.get("trainer")).get("logger"))
     fault_paths = {path for path, _ in faults}
     return [*faults, *(secret for secret in secrets if secret[0] not in fault_paths)]
 
 
-def with_all_faults(error: FaultySpecError) -> FaultySpecError:
-    """Return the error with all that the text of the spec does wrong; no class of it is imported."""
-    return build_spec_error(all_faults(error), error.origin)
+def add_all_faults(error: FaultySpecError) -> FaultySpecError:
+    """Return an error with all errors in the text of the spec; no class of it is imported."""
+    return build_spec_error(find_all_faults(error), error.document)
 
 
-def _follows(path: str, faults: _Lines) -> bool:
-    """Whether a fault may be there only because another part of the spec was left out for its own."""
+def _may_be_consequence(path: str, faults: _Lines) -> bool:
+    """Return whether an error may exist only because another faulty part was removed from the spec."""
     section, _, name = path.partition(".")
     for fault_path, _ in faults:
         if section == "search" or path.startswith("study.enqueue"):
             is_related = fault_path.partition(".")[0] == "search"
         elif section == "temperatures" and fault_path.startswith(f"search.{name}."):
-            # what is searched of it is there, and wrong
+            # the searched parameter of this temperature exists and is wrong
             is_related = True
         else:
             is_related = f"{path}.".startswith(f"{fault_path}.") or f"{fault_path}.".startswith(f"{path}.")
@@ -62,22 +62,22 @@ def _follows(path: str, faults: _Lines) -> bool:
     return False
 
 
-def _without(spec_data: Mapping[str, Any], faults: _Lines) -> dict[str, Any]:
-    """Return a spec without what is wrong, and with something in the place of what has to be there."""
+def _remove_faults(spec_data: Mapping[str, Any], faults: _Lines) -> dict[str, Any]:
+    """Return a spec without its faulty parts, with placeholders for required ones."""
     data = copy.deepcopy(dict(spec_data))
     for path, _ in faults:
         _drop(data, path)
-    data["study"] = {**_STUDY, **_mapping(data.get("study"))}
-    data["model"] = {**_MODEL, **_mapping(data.get("model"))}
+    data["study"] = {**_STUDY, **_as_mapping(data.get("study"))}
+    data["model"] = {**_MODEL, **_as_mapping(data.get("model"))}
     if "compare" not in data:
         data["search"] = data.get("search") or _SEARCH
     if isinstance(temperatures := data.get("temperatures"), dict):
-        _place_temperatures(temperatures, _mapping(spec_data.get("temperatures")))
+        _fill_temperatures(temperatures, _as_mapping(spec_data.get("temperatures")))
     return data
 
 
-def _place_temperatures(temperatures: dict[str, Any], spec_temperatures: Mapping[str, Any]) -> None:
-    """Have the entries of ``temperatures:`` that lost their place be somewhere, for others to name them."""
+def _fill_temperatures(temperatures: dict[str, Any], spec_temperatures: Mapping[str, Any]) -> None:
+    """Give faulty entries of ``temperatures:`` a placeholder, so that other sections can refer to them."""
     for name, section in spec_temperatures.items():
         if name not in temperatures and not isinstance(section, Mapping):
             temperatures[name] = {}
@@ -86,9 +86,9 @@ def _place_temperatures(temperatures: dict[str, Any], spec_temperatures: Mapping
 
 
 def _drop(data: dict[str, Any], path: str) -> None:
-    """Take out the key of a path, or the nearest one above it that can be taken out."""
+    """Remove the key of a path, or the nearest removable key above it."""
     remaining_path = path
-    # a searched name has dots of its own
+    # a searched name may contain dots
     while key := next((key for key in map(str, data) if f"{remaining_path}.".startswith(f"{key}.")), None):
         child, remaining_path = data.get(key), remaining_path[len(key) + 1 :]
         if not remaining_path or not isinstance(child, dict):
@@ -97,5 +97,5 @@ def _drop(data: dict[str, Any], path: str) -> None:
         data = child
 
 
-def _mapping(value: object) -> dict[str, Any]:
+def _as_mapping(value: object) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else {}

@@ -1,6 +1,6 @@
 """The ``compare:`` section: parameter sets that are compared on fresh seeds.
 
-Reads and checks them as far as data alone can tell. How they are compared is verdict/set_comparison.py's.
+Reads and checks them as far as the data allow. ``verdict/set_comparison.py`` compares them.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from tempopt.temperature.parameters import TEMPERATURE_PARAMETERS, check_paramet
 from tempopt.temperature.plan import flatten_schedule_args
 
 NO_SEARCH: dict[str, Any] = {}
-"""What stands for the section ``search:`` of a spec that compares; this very object."""
+"""Section ``search:`` of a spec that compares; identified by this very object."""
 
 GivenSet = Mapping[str, Any] | str | Path
-"""A parameter set as a person gives it: a mapping, one in YAML, or the path of a file that holds one."""
+"""A parameter set as a person writes it: a mapping, one in YAML, or the path of a file that holds one."""
 
 MAX_COMPARISON_RUNS = 1000
-"""Runs that a comparison may take unless more are allowed."""
+"""Largest number of runs of a comparison by default."""
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}"
 _VARIED_NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,99}"
 _NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
-# Sections whose keys no parameter set holds.
+# sections whose keys cannot be in a parameter set
 _STUDY_SECTIONS = ("study", "program", "search", "compare", "attach", "temperatures", "resources")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TYPICAL = "{temperature_init: 2, lr: 0.001}"
-# What a search alone reads of the section study:.
-_OF_A_SEARCH = (
+# keys of the section study: that only a search uses
+_SEARCH_KEYS = (
     *("trials", "arms", "candidates", "sampler", "pruner", "enqueue", "warm_start"),
     *("explain", "learned", "keep_share", "min_gain", "failure"),
 )
 
 
 class ComparedSet(SpecSection):
-    """One parameter set of the ``compare:`` section, with the name that messages and results have for it."""
+    """One parameter set of the ``compare:`` section, with its name in messages and results."""
 
     name: Annotated[
         str,
@@ -68,7 +68,7 @@ class ComparedSet(SpecSection):
     @field_validator("parameters")
     @classmethod
     def _normalize_parameters(cls, parameters: dict[str, Any]) -> dict[str, Any]:
-        """Return the values as tickets hold them, so that 2 and 2.0 are the same temperature."""
+        """Return the values as tickets store them, so that 2 and 2.0 are the same temperature."""
         return {
             name: float(value) if type(value) is int and is_float_param(name) else value
             for name, value in flatten_schedule_args(parameters).items()
@@ -76,14 +76,14 @@ class ComparedSet(SpecSection):
 
 
 def normalize_comparison(data: object) -> object:
-    """Return a spec without what belongs to a search, if it has a section ``compare:``."""
+    """Return a spec without the keys of a search, if it has a section ``compare:``."""
     if not isinstance(data, Mapping) or data.get("compare") is None:
         return data
     study = data.get("study")
     if not isinstance(study, Mapping):
         return {**data, "search": NO_SEARCH}
-    study = {key: value for key, value in study.items() if key not in _OF_A_SEARCH}
-    # gpu_hours ends no comparison by itself, and says what a budget has reserved for it
+    study = {key: value for key, value in study.items() if key not in _SEARCH_KEYS}
+    # gpu_hours does not end a comparison; it records what a budget has reserved for it
     for section, keys in (("seeds", ("search", "choose")), ("limits", ("hours", "standard_errors"))):
         if isinstance(study.get(section), Mapping):
             study[section] = {key: value for key, value in study[section].items() if key not in keys}
@@ -99,12 +99,12 @@ def check_sets(
     """Refuse sets that cannot be compared.
 
     Args:
-        sets: The first is what the others are compared with.
+        sets: The first is the reference of the others.
         model_args: Init arguments that the ``model:`` section sets; None: a program trains.
-        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
+        temperatures: Names in the section ``temperatures:``; None if that section is invalid.
 
     Raises:
-        CollectedSpecError: There are too few, or a name or a value is wrong; all of it is in it.
+        CollectedSpecError: There are too few sets, or a name or a value is wrong; it lists all errors.
     """
     lines: list[tuple[str, str]] = []
     if len(sets) < 2:
@@ -158,7 +158,7 @@ def _value_problem(value: object) -> str | None:
 
 
 def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None) -> list[tuple[str, str]]:
-    """Return what in the section ``study:`` keeps sets from being compared, as dotted path and message."""
+    """Return what in the section ``study:`` does not allow a comparison, as dotted path and message."""
     if sets is None:
         if study.all_pairs:
             message = "given true without parameter sets to compare. Take it out, or use tempopt compare."
@@ -172,16 +172,16 @@ def comparison_problems(study: StudySection, sets: Sequence[ComparedSet] | None)
     return []
 
 
-def in_every_set(sets: Sequence[ComparedSet] | None) -> set[str]:
-    """Return the names that each of the sets gives a value."""
+def common_names(sets: Sequence[ComparedSet] | None) -> set[str]:
+    """Return the names to which every set gives a value."""
     return set.intersection(*(set(parameter_set.parameters) for parameter_set in sets)) if sets else set()
 
 
-def with_sets(data: Mapping[str, Any], sets: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    """Return a spec as plain data with these sets as its section ``compare:``; None: with its own, if any.
+def add_sets(data: Mapping[str, Any], sets: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+    """Return a spec as plain data with these sets as its section ``compare:``; None keeps its own.
 
     Raises:
-        SpecError: It has sets of its own as well.
+        SpecError: The spec has sets of its own as well.
     """
     if sets is None:
         return dict(data)
@@ -193,13 +193,13 @@ def with_sets(data: Mapping[str, Any], sets: Sequence[Mapping[str, Any]] | None)
     return {**data, "compare": list(sets)}
 
 
-def named_sets(sets: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:
-    """Return parameter sets as the section ``compare:`` has them.
+def normalize_sets(sets: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[dict[str, Any]]:
+    """Return parameter sets in the form of the section ``compare:``.
 
-    One that is given no name is called by the name of its file, or else by its place: A, B, C, ...
+    The default name of a set is that of its file, or else a letter by its position: A, B, C, ...
 
     Args:
-        sets: A mapping; a text that is one in YAML, or the path of a file; ``name=`` before it names it.
+        sets: Mappings, texts of mappings in YAML, or paths of files; ``name=`` before a text names the set.
 
     Raises:
         SpecError: Some of them cannot be read; there is a line for each.
@@ -222,7 +222,7 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of each key of ``--vary KEY=V1,V2,...``, in their order.
 
     Raises:
-        UsageError: A text has another form, or a key comes twice.
+        UsageError: A text has another form, or a key occurs twice.
     """
     values_by_key: dict[str, list[Any]] = {}
     for text in texts:
@@ -239,12 +239,12 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
     return values_by_key
 
 
-def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return each combination of some values as a parameter set, as the section ``compare:`` has them.
+def combine_values(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Return each combination of values as a parameter set, in the form of the section ``compare:``.
 
     Args:
-        vary: Values by key, in the order in which they are compared; the last key changes fastest. A key is
-            written as in a parameter set or as in ``--set``.
+        vary: Values by key, in the order of the comparison; the last key changes fastest. A key is written as
+            in a parameter set or as in ``--set``.
 
     Raises:
         UsageError: There are no values, or too many combinations.
@@ -280,7 +280,7 @@ def varied_sets(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 
 def _name_in_set(key: str) -> str:
-    """Return how a parameter set writes a key that may be written as in ``--set``."""
+    """Return the name in a parameter set of a key that may be written as in ``--set``."""
     section, _, subkey = key.partition(".")
     if section not in ("model", "data", "trainer") or not subkey:
         return key
@@ -294,7 +294,7 @@ def _value_text(value: Any) -> str:
 
 
 def _read(parameter_set: GivenSet) -> tuple[str | None, dict[str, Any]]:
-    """Return a set's name, if it has one, and its parameters."""
+    """Return the name of a set, if it has one, and its parameters."""
     if isinstance(parameter_set, Mapping):
         return None, dict(parameter_set)
     text = str(parameter_set)
@@ -316,14 +316,14 @@ def _read(parameter_set: GivenSet) -> tuple[str | None, dict[str, Any]]:
 def _is_file(text: str) -> bool:
     try:
         path = Path(text).expanduser()
-        # a pipe too: reading it says what it is
+        # includes pipes, whose content decides
         return path.exists() and not path.is_dir()
     except (OSError, RuntimeError, ValueError):
-        # too long for a path, or no path at all
+        # too long for a path, or not a path at all
         return False
 
 
 def digest(sets: Sequence[ComparedSet], *, names: bool = True) -> str:
-    """Return a text that tells these sets from others; ``names``: whether what they are called counts."""
+    """Return a text that identifies these sets; ``names``: whether their names are part of it."""
     content = [[parameter_set.name if names else "", parameter_set.parameters] for parameter_set in sets]
     return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=8).hexdigest()

@@ -12,8 +12,8 @@ from typing import Any
 
 from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
-from tempopt.spec.command import Command
-from tempopt.spec.compared_sets import GivenSet, digest, named_sets, varied_sets, with_sets
+from tempopt.spec.command import CommandTemplate
+from tempopt.spec.compared_sets import GivenSet, add_sets, combine_values, digest, normalize_sets
 from tempopt.spec.load import find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
 
@@ -37,15 +37,15 @@ def comparison_spec(
     """Return the spec of a comparison of parameter sets.
 
     Args:
-        spec: What they are sets of: loaded, as plain data, the path of a YAML file or the name of a bundled
-            one. Its ``search:`` is not read.
-        sets: The reference first; none: those of the spec's own section ``compare:``.
-        vary: Values by key, each combination of which is a set; None or empty: ``sets`` are given.
-        all_pairs: Whether each two sets are compared, in place of each with the first.
-        name: Name of the study; None: the spec's and a short hash of the sets, or the spec's own if it has
-            the sets.
+        spec: The spec that the sets belong to: loaded, as plain data, the path of a YAML file or the name of
+            a bundled one. Its ``search:`` is not read.
+        sets: The reference first; empty: those of the spec's section ``compare:``.
+        vary: Values by key, each combination of which is a set; None or empty: ``sets`` are used.
+        all_pairs: Whether every two sets are compared, instead of each with the first.
+        name: Name of the study; None: that of the spec and a short hash of the sets, or just that of the spec
+            if the sets are in it.
         pairs: Number of pairs in place of ``study.seeds.confirm``, written as there.
-        overrides: Settings ``a.b=c`` that go over the spec's.
+        overrides: Settings ``a.b=c`` that override the spec.
 
     Raises:
         UsageError: There are no sets, or two lists of them.
@@ -56,7 +56,7 @@ def comparison_spec(
             "Parameter sets and values to vary were given. Give one of the two; what all sets share is given "
             "by --set, as in --set model.init_args.lr=0.001"
         )
-    compared_sets = (varied_sets(vary) if vary else named_sets(sets)) or None
+    compared_sets = (combine_values(vary) if vary else normalize_sets(sets)) or None
     if compared_sets is None and not _has_sets(spec):
         raise UsageError(
             "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
@@ -71,9 +71,9 @@ def comparison_spec(
     if isinstance(spec, str | Path):
         comparison = load_spec(spec, all_overrides, compare=compared_sets)
     elif isinstance(spec, StudySpec):
-        comparison = spec.comparing(compared_sets).with_overrides(all_overrides)
+        comparison = spec.with_compared_sets(compared_sets).with_overrides(all_overrides)
     else:
-        data = with_sets(spec, compared_sets)
+        data = add_sets(spec, compared_sets)
         comparison = StudySpec.parse(data, source="the study spec").with_overrides(all_overrides)
     assert comparison.compare is not None
     if name is None and compared_sets is not None:
@@ -91,7 +91,7 @@ def command_study(command: str, *, metric: str, direction: str) -> dict[str, Any
     Raises:
         SpecError: The command cannot be split.
     """
-    words = Command.parse(command).words
+    words = CommandTemplate.parse(command).words
     script = next((word for word in words if Path(word).suffix in _SCRIPTS), words[0])
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem).strip("._-")[:_LONGEST_STEM] or "command"
     now = datetime.datetime.now(datetime.UTC)
@@ -108,7 +108,7 @@ def command_study(command: str, *, metric: str, direction: str) -> dict[str, Any
 
 
 def refuse_comparison(spec: StudySpec) -> None:
-    """Refuse to search where parameter sets are to be compared.
+    """Refuse to search with the spec of a comparison.
 
     Raises:
         UsageError: The spec has a section ``compare:``.

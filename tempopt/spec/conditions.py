@@ -1,7 +1,7 @@
-"""Which searched names count under which values of others: ``when:`` in the section ``search:``.
+"""Conditions of searched names: ``when:`` in the section ``search:`` names values of other parameters.
 
-All names are sampled; what does not count is dropped before a parameter set is stored or trained, so that
-sets which differ in nothing else are one.
+All names are sampled. Inactive ones are dropped before a parameter set is stored or trained, so that sets
+that differ only in these are equal.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def parse_when(condition: object) -> dict[str, tuple[Any, ...]]:
         condition: Searched names, each with a value or a list of values.
 
     Raises:
-        SpecError: It is no such mapping.
+        SpecError: It is not such a mapping.
     """
     items = condition.items() if isinstance(condition, Mapping) else ()
     values_by_name = {
@@ -39,13 +39,13 @@ def parse_when(condition: object) -> dict[str, tuple[Any, ...]]:
 
 
 def when_problems(search: Mapping[str, Domain]) -> dict[str, str]:
-    """Return what is wrong with conditions, by the name that has them."""
+    """Return the errors in conditions, by the name that has the condition."""
     problems: dict[str, str] = {}
     for name, domain in search.items():
         for other_name, values in (domain.when or {}).items():
             if problem := _problem(search, name, other_name, values):
                 problems.setdefault(name, problem)
-    return problems or _circles(search)
+    return problems or _find_cycle(search)
 
 
 def _problem(search: Mapping[str, Domain], name: str, other_name: str, values: tuple[Any, ...]) -> str | None:
@@ -78,7 +78,7 @@ def _problem(search: Mapping[str, Domain], name: str, other_name: str, values: t
     return None
 
 
-def _circles(search: Mapping[str, Domain]) -> dict[str, str]:
+def _find_cycle(search: Mapping[str, Domain]) -> dict[str, str]:
     needs = {name: set(domain.when or {}) for name, domain in search.items()}
     try:
         TopologicalSorter(needs).prepare()
@@ -89,38 +89,38 @@ def _circles(search: Mapping[str, Domain]) -> dict[str, str]:
 
 
 def active_params(search: Mapping[str, Domain], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values without those of names that do not count under the others.
+    """Return values without those of names that are inactive under the others.
 
-    A name does not count where one that it depends on does not count, or is not among the values.
+    A name is inactive if a name that it depends on is inactive, or has none of the values of its condition.
 
     Args:
         search: The whole search space.
-        values: Parameters by name; those that are not searched are kept.
+        values: Parameters by name; those that are not searched stay.
     """
-    return {name: value for name, value in values.items() if _counts(search, values, name)}
+    return {name: value for name, value in values.items() if _is_active(search, values, name)}
 
 
-def _counts(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> bool:
+def _is_active(search: Mapping[str, Domain], values: Mapping[str, Any], name: str) -> bool:
     if name not in search:
         return True
     return all(
         other_name in values
-        and _among(values[other_name], allowed_values)
-        and _counts(search, values, other_name)
+        and _is_among(values[other_name], allowed_values)
+        and _is_active(search, values, other_name)
         for other_name, allowed_values in (search[name].when or {}).items()
     )
 
 
-def _among(value: object, choices: tuple[Any, ...]) -> bool:
+def _is_among(value: object, choices: tuple[Any, ...]) -> bool:
     return any(same_value(value, choice) for choice in choices)
 
 
 def find_excluding_condition(
     search: Mapping[str, Domain], values: Mapping[str, Any], name: str
 ) -> str | None:
-    """Return what keeps a name from counting, of a set in which others may be left open; None: nothing."""
+    """Return why a name is inactive in a set that may leave others open; None if it may be active."""
     for other_name, allowed_values in (search[name].when or {}).items():
-        if other_name in values and not _among(values[other_name], allowed_values):
+        if other_name in values and not _is_among(values[other_name], allowed_values):
             choices_text = " or ".join(map(json.dumps, allowed_values))
             value_text = json.dumps(values[other_name])
             return f"it counts only when {other_name} is {choices_text}, and this set has {value_text}."

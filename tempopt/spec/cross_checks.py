@@ -1,7 +1,7 @@
-"""What does not fit together in a spec whose sections are right each by itself, as far as its text tells.
+"""Inconsistencies between valid sections of a spec, as far as its text shows them.
 
-Each check returns paths of keys with messages. Whether a module takes the arguments that are named is found
-by training/build.py, which imports it.
+Each check returns paths of keys with messages. ``training/build.py``, which imports the module, checks
+whether it takes the named arguments.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tempopt.errors import SpecError
-from tempopt.spec.compared_sets import comparison_problems, in_every_set
+from tempopt.spec.compared_sets import common_names, comparison_problems
 from tempopt.spec.lightning_config import LOGGER_CALLBACKS, SCREEN_CALLBACKS, length_problems
 from tempopt.spec.program_section import program_problems
 from tempopt.spec.search_space import parse_sets, unused_temperature_params
-from tempopt.spec.sections import direction_of
+from tempopt.spec.sections import guess_direction
 from tempopt.spec.strategy_options import strategy_problems
 from tempopt.spec.temperatures import LEVELS, MAX_TEMPERATURES
 from tempopt.spec.yaml_source import CollectedSpecError, has_reference
@@ -31,7 +31,7 @@ _Problems = list[tuple[str, str]]
 
 _ATTACHABLE = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *ENTROPY_PARAMETERS))
 _WIDTH = 8
-"""A range goes as far from the temperature as found, in ratio, if nothing else is known."""
+"""Half width of an example range around the temperature as found, as a ratio."""
 _REMEDY = (
     "Search what it goes with as well (a schedule and temperature_final, num_knots and temperature_knot_2, "
     "a layer_pattern and layer_ratio, a head_pattern and head_ratio, a length_scaling, a normaliser and "
@@ -41,14 +41,14 @@ _REMEDY = (
 
 
 def find_inconsistencies(spec: StudySpec) -> _Problems:
-    """Return what does not fit together: paths and messages."""
+    """Return all inconsistencies: paths and messages."""
     lines = [*program_problems(spec)]
     if spec.program is None:
-        lines += length_problems(spec.trainer, {*spec.search, *in_every_set(spec.compare)})
+        lines += length_problems(spec.trainer, {*spec.search, *common_names(spec.compare)})
         lines += _data_problems(spec)
     # how a program uses the cards that it sees is its own affair
     divides_cards = spec.uses_gpu and spec.program is None
-    lines += spec.resources.problems(spec.study, ranks=spec.ranks, on_cards=divides_cards)
+    lines += spec.resources.problems(spec.study, ranks=spec.ranks, can_use_gpus=divides_cards)
     lines += _temperature_problems(spec)
     try:
         parse_sets(spec.study.enqueue, search=spec.search, max_sets=spec.num_trials, path="study.enqueue")
@@ -61,7 +61,7 @@ def find_inconsistencies(spec: StudySpec) -> _Problems:
 
 
 def _data_problems(spec: StudySpec) -> _Problems:
-    """Return which searched and compared arguments are of data that the spec does not have."""
+    """Return searched and compared arguments of the data module if the spec has no data module."""
     return [
         (path, f"{name} is given, but the spec has no data: section. Add one, or take {name} out.")
         for path, name, _ in spec.written_parameters()
@@ -89,7 +89,7 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
             "not show what it attends to. Take study.compile or entropy_control out."
         )
         return [(f"{'search' if CONTROL in spec.search else 'model.init_args'}.{CONTROL}", message)]
-    if spec.about_temperature and spec.program is None and not spec.searches_temperature:
+    if spec.is_about_temperature and spec.program is None and not spec.searches_temperature:
         message = (
             f"given {', '.join(spec.search)}, of which none is a temperature, so that there would be no "
             "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
@@ -103,7 +103,7 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
 
 
 def _attach_problems(spec: StudySpec) -> _Problems:
-    """Return what the section ``attach:`` cannot set of what is searched or compared."""
+    """Return which searched or compared parameters the section ``attach:`` cannot set."""
     problems: dict[str, str] = {}
     for path, name, _ in spec.written_parameters() if spec.attach is not None else ():
         problem = _argument_problem(spec, name)
@@ -158,7 +158,9 @@ def _named_temperature_problems(spec: StudySpec) -> _Problems:
 
 
 def _example(name: str, as_found: float | None) -> str:
-    """Return how a level is searched: about the temperature as found, else as that of a contrastive loss."""
+    """Return an example of a searched level: around the temperature as found, else that of a contrastive
+    loss.
+    """
     low, high = (0.02, 1.0) if as_found is None else (as_found / _WIDTH, as_found * _WIDTH)
     return f"{name}.temperature_init: {{low: {max(low, LOWEST):.3g}, high: {min(high, HIGHEST):.3g}}}"
 
@@ -172,9 +174,9 @@ def _callback_names(callbacks: object) -> list[str]:
     return [path.rpartition(".")[2] for path in paths if isinstance(path, str)]
 
 
-def notes_on(spec: StudySpec) -> list[str]:
-    """Return what is allowed and may yet be a slip, one sentence each."""
-    study, expected = spec.study, direction_of(spec.study.metric)
+def find_likely_mistakes(spec: StudySpec) -> list[str]:
+    """Return hints at valid settings that may be mistakes, one sentence each."""
+    study, expected = spec.study, guess_direction(spec.study.metric)
     notes = []
     if study.not_resumed is not None:
         notes.append(f"A resumed run starts again from its first step: {study.not_resumed}.")

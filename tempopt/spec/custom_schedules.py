@@ -1,6 +1,6 @@
-"""Schedules that are not tempopt's own: what a spec names of them is imported and checked here.
+"""Schedules outside tempopt that a spec names: imported and checked here.
 
-Called where a study is searched, never where it is read: importing runs the module's code.
+Called where a study is searched, never where a spec is read: importing runs the module's code.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from tempopt.class_loading import load_schedule
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.temperature.custom_schedules import (
-    check_own_numbers,
+    check_custom_numbers,
     check_schedule_contract,
+    custom_schedule_fields,
     is_custom_schedule,
-    own_numbers,
 )
 from tempopt.temperature.named import split_name
-from tempopt.temperature.plan import OWN_NUMBER, is_own_number
+from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX, is_custom_number
 from tempopt.temperature.schedules import CUSTOM_SCHEDULES
 
 
@@ -33,7 +33,7 @@ def custom_schedules(spec: StudySpec) -> dict[str, str]:
 
 
 def _written_values(spec: StudySpec) -> Iterator[tuple[str, str, Sequence[Any]]]:
-    """Yield key, name and values of what is searched, compared or set."""
+    """Yield key, name and values of all searched, compared and fixed parameters."""
     yield from spec.written_parameters()
     for name, value in spec.fixed_temperatures.items():
         yield f"model.init_args.{name}", name, (value,)
@@ -43,7 +43,8 @@ def import_schedules(spec: StudySpec) -> None:
     """Import the schedules outside tempopt that a spec names, and check their numbers.
 
     Raises:
-        SpecError: One does not import or is no schedule, or a number is none of theirs or out of range.
+        SpecError: A schedule cannot be imported or is invalid, or a number is not one of its own or out of
+        range.
     """
     for name, key in custom_schedules(spec).items():
         load_schedule(name, where=key)
@@ -52,10 +53,10 @@ def import_schedules(spec: StudySpec) -> None:
 
 
 def check_schedules(spec: StudySpec) -> None:
-    """Check the schedules outside tempopt that a spec names; none is imported.
+    """Check the schedules outside tempopt that a spec names, without importing them.
 
     Raises:
-        SpecError: One was not imported in this process, or as :func:`import_schedules`.
+        SpecError: A schedule was not imported in this process, or as for :func:`import_schedules`.
     """
     for name, key in custom_schedules(spec).items():
         if name not in CUSTOM_SCHEDULES:
@@ -81,14 +82,14 @@ def _check_numbers(spec: StudySpec) -> None:
     faults: list[str] = []
     for key, name, values in _written_values(spec):
         bare_name = split_name(name)[1]
-        if is_own_number(bare_name):
-            faults += _faults(schedules, key, bare_name.removeprefix(OWN_NUMBER), values)
+        if is_custom_number(bare_name):
+            faults += _faults(schedules, key, bare_name.removeprefix(CUSTOM_NUMBER_PREFIX), values)
     if faults:
         raise SpecError("\n".join(faults))
 
 
 def _temperatures(spec: StudySpec) -> tuple[float, float]:
-    """Return two temperatures that the schedules of a study may go between."""
+    """Return two temperatures in the range of a study, for the check of its schedules."""
     levels = [domain for name, domain in spec.search.items() if split_name(name)[1] == "temperature_init"]
     temperatures = [
         float(probe) for level in levels for probe in level.probes if isinstance(probe, int | float)
@@ -98,15 +99,17 @@ def _temperatures(spec: StudySpec) -> tuple[float, float]:
 
 
 def _faults(schedules: list[str], key: str, number: str, values: Sequence[object]) -> Iterator[str]:
-    """Yield what is wrong with the values of a number, for the schedules that have it."""
-    owners = [name for name in schedules if number in (own_numbers(name) or {})]
+    """Yield the errors in the values of a number, for the schedules that declare it."""
+    owners = [name for name in schedules if number in (custom_schedule_fields(name) or {})]
     if not owners:
-        known_numbers = sorted({own_number for name in schedules for own_number in own_numbers(name) or {}})
+        known_numbers = sorted(
+            {own_number for name in schedules for own_number in custom_schedule_fields(name) or {}}
+        )
         hint = f"These have {', '.join(known_numbers) or 'none'}."
         yield f"{key}: none of {', '.join(schedules) or 'the schedules'} has a number {number}. {hint}"
     for name in owners:
         try:
             for value in values:
-                check_own_numbers(name, {number: value})
+                check_custom_numbers(name, {number: value})
         except SpecError as error:
             yield f"{key}: {error}"

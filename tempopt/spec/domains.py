@@ -1,4 +1,4 @@
-"""What one searched name may be: a range of numbers, or choices."""
+"""The domain of one searched name: a range of numbers, or choices."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any
 from tempopt.errors import SpecError
 
 UNSET = "<unset>"
-"""In place of a baseline value where a domain has none, which may itself be null."""
+"""Marks a domain without a baseline value, since null is a valid one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeDomain:
-    """Numbers from ``low`` to ``high``, both included; whole numbers if ``low`` and ``high`` are.
+    """Numbers from ``low`` to ``high``, both included; integers if ``low`` and ``high`` are integers.
 
     Args:
-        log: Whether equal ratios, rather than equal differences, count as equally far.
-        step: Distance of neighbouring values, or None for any number between.
-        baseline: Value that runs at τ = 1 and at constant τ train with instead of one of the range; UNSET:
-            these runs tune it like all others.
-        when: Values of other searched names under which it counts, by name; None: it always does.
+        log: Whether the scale is logarithmic: equal ratios instead of equal differences are equally far.
+        step: Distance of neighbouring values; None for a continuous range.
+        baseline: Value with which runs at τ = 1 and at constant τ train; UNSET: these runs tune the parameter
+            like all others.
+        when: Values of other searched names under which it is active, by name; None: it is always active.
     """
 
     low: int | float
@@ -36,7 +36,7 @@ class RangeDomain:
 
     @property
     def probes(self) -> tuple[Any, ...]:
-        """Values that stand for all: both ends, and one that lies between."""
+        """Values that represent the range: both ends, and one between them."""
         if self.step is not None:
             middle = self.low + self.step
         elif isinstance(self.low, int):
@@ -48,7 +48,7 @@ class RangeDomain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choices:
-    """One of several values, between which there is no order.
+    """One of several unordered values.
 
     Args:
         baseline: As for :class:`RangeDomain`.
@@ -61,7 +61,7 @@ class Choices:
 
     @property
     def probes(self) -> tuple[Any, ...]:
-        """All of them."""
+        """All choices."""
         return self.choices
 
 
@@ -86,12 +86,12 @@ def is_plain(value: object) -> bool:
 
 
 def same_value(value: object, other_value: object) -> bool:
-    """Return whether two values of a parameter are the same: true is not 1, though Python has them equal."""
+    """Return whether two parameter values are the same; true and 1 differ here, unlike in Python."""
     return bool(value == other_value) and isinstance(value, bool) is isinstance(other_value, bool)
 
 
 def domain_contains(domain: Domain, value: object) -> Any:
-    """Return a value as its domain holds it; SpecError, saying what is allowed, if it does not."""
+    """Return a value as its domain stores it; raises SpecError with the allowed values if it is outside."""
     if isinstance(domain, Choices):
         for choice in domain.choices:
             if same_value(choice, value):

@@ -1,6 +1,6 @@
-"""The guards of a study, ``study.guards``: what a winner may not make worse, each read from a short text.
+"""The guards of a study, ``study.guards``: metrics that a winner may not worsen, parsed from short texts.
 
-How a guard is shown to be kept is verdict/guards.py's; which names a metric has is the module's matter.
+``verdict/guards.py`` tests whether guards are kept; the module decides which names its metrics have.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ _LONGEST = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardSpec:
-    """What one guard asks of the winner, compared with the baseline.
+    """Condition of one guard on the winner, relative to the baseline.
 
     Args:
         name: A metric that validation logs.
-        text: As it was written.
-        side: ``most``: the winner may be above the baseline by the margin and no more; ``least``: below it.
-        margin: Share of the size of the baseline's mean if ``relative``, else in the metric's unit; >= 0.
-        relative: Whether the margin is such a share.
+        text: The text in the spec.
+        side: ``most``: the winner may exceed the baseline by at most the margin; ``least``: fall below it by
+            that.
+        margin: Share of the absolute value of the baseline's mean if ``relative``, else in the metric's unit;
+            >= 0.
+        relative: Whether the margin is a share.
     """
 
     name: str
@@ -45,10 +47,10 @@ def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSp
     Args:
         name: Name of the guard.
         text: Its text.
-        direction: In which direction a metric of that name gets better; None: the name does not say.
+        direction: Direction in which this metric improves; None if its name does not show it.
 
     Raises:
-        ValueError: It cannot be read; the message says what is allowed.
+        ValueError: The text cannot be parsed; the message has the allowed forms.
     """
     if not name or len(name) > _LONGEST:
         raise ValueError(f"the name of a guard is a metric's, of 1 to {_LONGEST} letters; given {name!r}.")

@@ -1,6 +1,6 @@
-"""The sections that jsonargparse reads (``model:``, ``data:``, ``trainer:``), as far as data alone can tell.
+"""The sections that jsonargparse reads (``model:``, ``data:``, ``trainer:``), checked as plain data.
 
-Whether a class exists and takes those arguments is found by training/build.py, which imports it.
+``training/build.py``, which imports the classes, checks whether they exist and take these arguments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tempopt.class_loading import dotted_path
 from tempopt.errors import unknown
 from tempopt.spec.yaml_source import CollectedSpecError, has_reference
 
-# Written down so that a spec is validated without Lightning; a test compares them with Lightning's own.
+# A copy, so that a spec is validated without Lightning; a test compares it with Lightning's own.
 WHOLE_NUMBER, NUMBER, SWITCH = "a whole number", "a number", "true or false"
 
 TRAINER_ARGUMENTS: dict[str, str | None] = {
@@ -63,7 +63,7 @@ TRAINER_ARGUMENTS: dict[str, str | None] = {
     "enable_autolog_hparams": SWITCH,
     "model_registry": None,
 }
-"""Argument to what it may be, where that is a plain value; None: it is checked elsewhere, or by Lightning."""
+"""Argument to the description of its plain value; None: checked elsewhere, or by Lightning."""
 
 _TYPES: dict[str, tuple[type, ...]] = {WHOLE_NUMBER: (int,), NUMBER: (int, float), SWITCH: (bool,)}
 
@@ -119,7 +119,7 @@ _BELONGS: dict[str, str] = {
 }
 """Keys at the top of a LightningCLI config that a study spec refuses, with the reason and what to do."""
 
-# As large as a step can be in a database.
+# the largest step that a database stores
 _MAX_STEPS = 2**31 - 1
 _OWN_PROCESSES = re.compile(r"(^|_)(spawn|fork|notebook)|^forkserver$")
 _FOLDERS = ("deepspeed", "DeepSpeedStrategy", "ModelParallelStrategy", "XLAFSDPStrategy")
@@ -143,7 +143,7 @@ def parse_class_section(value: object, *, section: str) -> dict[str, Any]:
     """Return ``{"class_path": ..., "init_args": {...}}`` of a ``model:`` or ``data:`` section.
 
     Raises:
-        CollectedSpecError: It is not of that shape; the message shows the rewrite.
+        CollectedSpecError: It does not have that shape; the message shows the corrected text.
     """
     if isinstance(value, str):
         raise CollectedSpecError(
@@ -183,7 +183,7 @@ def argument_problem(name: str, *, choices: Collection[str]) -> str | None:
 
     Args:
         name: As a person wrote it.
-        choices: The arguments that may be given in that place, for the message.
+        choices: The arguments that are allowed here, for the message.
     """
     if name in TRAINER_ARGUMENTS:
         return None
@@ -197,7 +197,7 @@ def value_problem(name: str, value: Any) -> str | None:
         return None
     value_text = f'the text "{value}"' if isinstance(value, str) else repr(value)
     if isinstance(value, str):
-        # a number in quotes is read as one
+        # a quoted number is accepted as a number
         with contextlib.suppress(yaml.YAMLError):
             value = yaml.safe_load(value)
     is_wrong = not isinstance(value, _TYPES[expected_type]) or (
@@ -211,7 +211,7 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
 
     Raises:
         CollectedSpecError: It is not a mapping, holds an argument that tempopt sets, a strategy that cannot
-            be resumed, or devices and lengths that are no numbers.
+            resume, or devices and lengths that are not numbers.
     """
     if arguments is None:
         return {}
@@ -235,7 +235,7 @@ def parse_trainer(arguments: object) -> dict[str, Any]:
 
 def _trainer_problem(key: str, value: Any) -> str | None:
     if key in GOVERNED:
-        return f"{key} is not the spec's to set: {GOVERNED[key]}"
+        return f"a spec cannot set {key}: {GOVERNED[key]}"
     accepts, allowed_text = _VALUES.get(key, (None, ""))
     if accepts is not None and not accepts(value):
         return f"given {value!r}. Give {allowed_text}."
@@ -252,7 +252,7 @@ def _is_length(value: Any) -> bool:
 
 
 def _is_interval(value: Any) -> bool:
-    """Return whether a run can be validated so often; texts and the like are Lightning's to judge."""
+    """Return whether a run can be validated at this interval; Lightning checks other types."""
     if isinstance(value, int):
         return _is_whole(value) and 1 <= value <= _MAX_STEPS
     return not isinstance(value, float) or 0 < value <= 1
@@ -270,15 +270,15 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "limit_val_batches": _BATCHES,
     "devices": (
         lambda value: _is_whole(value) and value >= 1,
-        "how many devices train one run, a whole number of at least 1: it belongs to what is asked, so it is "
+        "the number of devices that train one run, at least 1. It is part of the study's identity, so it is "
         "the same on every machine. Which GPUs these are is decided there (resources.gpus)",
     ),
 }
-"""Argument of the Trainer to whether a value may be given, and the words for those that may."""
+"""Argument of the Trainer to a predicate for its value and a description of the allowed values."""
 
 
 def _strategy_problems(strategy: object) -> list[tuple[str, str]]:
-    """Return what is wrong with ``trainer.strategy``, as far as its name and arguments tell."""
+    """Return the errors in ``trainer.strategy``, as far as its name and arguments show them."""
     settings: Mapping[str, Any] = strategy if isinstance(strategy, Mapping) else {"class_path": strategy}
     name = str(settings.get("class_path")).rpartition(".")[2]
     options = settings.get("init_args") or {}
@@ -299,8 +299,8 @@ def _strategy_problems(strategy: object) -> list[tuple[str, str]]:
 
 
 def length_problems(trainer: Mapping[str, Any], searched_names: Collection[str]) -> list[tuple[str, str]]:
-    """Return the fault that neither the Trainer nor what is searched says how long a run trains."""
+    """Return an error if neither the Trainer nor the search space sets the length of a run."""
     if any(trainer.get(key) not in (None, -1) or f"trainer.{key}" in searched_names for key in LENGTHS):
         return []
-    message = "it is not said how long a run trains. Give max_steps or max_epochs, as in max_steps: 500."
+    message = "the length of a run is not set. Give max_steps or max_epochs, as in max_steps: 500."
     return [("trainer", message)]

@@ -1,4 +1,4 @@
-"""Study specs as files, a person's own and those that come with tempopt: found, read and validated."""
+"""Find, read and validate spec files: those of a person and those that come with tempopt."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.files import absolute
-from tempopt.spec import yaml_source as document
-from tempopt.spec.compared_sets import with_sets
+from tempopt.spec import yaml_source
+from tempopt.spec.compared_sets import add_sets
 from tempopt.spec.study_spec import StudySpec
 
 _SUFFIXES = (".yaml", ".yml")
@@ -25,16 +25,16 @@ def load_spec(
 
     Args:
         path_or_name: A YAML file, or the name of a spec that comes with tempopt.
-        overrides: Settings ``a.b=c`` that go over the file's, as in ``study.trials=20``.
-        compare: Parameter sets to compare, as the section ``compare:`` has them.
+        overrides: Settings ``a.b=c`` that override the file, such as ``study.trials=20``.
+        compare: Parameter sets to compare, in the form of the section ``compare:``.
 
     Raises:
-        SpecError: There is no such spec, it is not YAML, or it says something that is not allowed.
+        SpecError: There is no such spec, it is not YAML, or it is invalid.
     """
-    parsed_overrides = [document.parse_override(text) for text in overrides]
+    parsed_overrides = [yaml_source.parse_override(text) for text in overrides]
     stored_overrides = [override for override in parsed_overrides if not override.local]
-    origin = document.read(find_spec(path_or_name)).with_settings(stored_overrides)
-    spec = StudySpec.parse(with_sets(origin.data, compare), source=origin)
+    document = yaml_source.read(find_spec(path_or_name)).with_settings(stored_overrides)
+    spec = StudySpec.parse(add_sets(document.data, compare), source=document)
     return spec.with_overrides(
         [text for text, override in zip(overrides, parsed_overrides, strict=True) if override.local]
     )
@@ -43,10 +43,10 @@ def load_spec(
 def bundled_specs(package: Path | None = None) -> dict[str, Path]:
     """Return the specs that come with tempopt, by name.
 
-    A wheel has them inside the package; a checkout (or an editable install of it) beside it.
+    They are inside the package in a wheel, and beside it in a checkout or an editable install.
 
     Args:
-        package: The folder of the package ``tempopt``; None for the one that is running.
+        package: The folder of the package ``tempopt``; None for the running one.
     """
     package = package or Path(__file__).resolve().parent.parent
     wheel_folder, checkout_folder = package / "_studies", package.parent / "studies"
@@ -55,7 +55,7 @@ def bundled_specs(package: Path | None = None) -> dict[str, Path]:
 
 
 def find_spec(name_or_path: str | Path) -> Path:
-    """Return the file that is meant: an existing file, else the bundled spec of that name.
+    """Return the file of a spec: an existing file, else the bundled spec of that name.
 
     Raises:
         SpecError: There is neither; the message lists the bundled names.
@@ -66,7 +66,7 @@ def find_spec(name_or_path: str | Path) -> Path:
     except UsageError as error:
         raise SpecError(str(error)) from error
     user_path = Path(name_or_path).expanduser()
-    # a pipe too: reading it says what it is
+    # includes pipes, whose content decides
     if path.exists() and not path.is_dir():
         return user_path
     if str(name_or_path) in paths_by_name:

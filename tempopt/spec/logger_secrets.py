@@ -1,6 +1,6 @@
-"""Passwords and keys in the arguments of a spec's loggers: refused, since a spec is stored and shown.
+"""Refuse passwords and keys in the arguments of a spec's loggers, since a spec is stored and shown.
 
-Reads plain data and imports no logger, so that a spec is refused before anything is stored.
+Checks plain data without importing loggers, so that a spec is refused before anything is stored.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _SECRET = re.compile(r"(?:\w+_)?(?:api_?key|access_key|passw(?:or)?d|secret|toke
 
 
 def check_no_secrets(logger: object, path: str = "trainer.logger") -> None:
-    """Refuse loggers of which an argument is a password or a key, or a URL with one.
+    """Refuse loggers with an argument that is a password, a key, or a URL that contains one.
 
     Args:
-        logger: What ``trainer.logger`` is, or one logger of it; plain data.
-        path: Where that is in the spec.
+        logger: ``trainer.logger``, or one logger of it; plain data.
+        path: Its path in the spec.
 
     Raises:
-        SpecError: There is one; the message says where, and does not repeat it.
+        SpecError: There is a secret; the message gives its path, but does not repeat it.
     """
     for secret_path, message in find_secrets(logger, path):
         raise SpecError(f"{secret_path}: {message}")
 
 
 def find_secrets(logger: object, path: str = "trainer.logger") -> list[tuple[str, str]]:
-    """Return the paths of passwords and keys in a logger's arguments, each with a message."""
+    """Return the paths of passwords and keys in the arguments of a logger, each with a message."""
     message = (
         "holds a password or a key, which would be stored with the study and shown with it. "
         "Take it out, and give it to the tracker by environment variables, on every machine that trains: "

@@ -1,4 +1,4 @@
-"""The names of searched and compared parameters: which are allowed, and how they are written."""
+"""Names of searched and compared parameters: which are allowed, and how they are written."""
 
 from __future__ import annotations
 
@@ -29,11 +29,13 @@ def name_problem(
         name: As a person wrote it.
         model_args: Init arguments that the ``model:`` section sets; None: a program trains, which takes
             parameters of any name.
-        action: What is to be done with parameters of such names, for the message.
-        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
+        action: Past participle for the message: what is done with such parameters.
+        temperatures: Names in the section ``temperatures:``; None if that section is invalid.
     """
     if not _NAME.fullmatch(name):
-        return f'"{name}" is no name of an argument. Give a name, as in temperature_init or data.batch_size.'
+        return (
+            f'"{name}" is not a name of an argument. Give a name, as in temperature_init or data.batch_size.'
+        )
     if problem := check_unknown_temperature_name(name, temperatures):
         return problem
     if model_args is None:

@@ -8,31 +8,32 @@ from typing import Any, Literal
 ValidateAt = Literal["final", "current"]
 
 GUARD = "/guard:"
-"""Between the name of an evaluation and that of a metric that it guards, in the name of a measurement."""
+"""Separates the name of an evaluation_name from that of a guarded metric in the name of a measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """What is trained: the sections of a study spec that a worker needs, as plain data.
+    """The training of a study: the sections of its spec that a worker needs, as plain data.
 
     Args:
         model: ``{"class_path": ..., "init_args": {...}}`` of a LightningModule.
-        data: The same of a LightningDataModule, or None if the module has its own loaders.
+        data: The same of a LightningDataModule; None if the module has its own loaders.
         trainer: Keyword arguments of ``lightning.Trainer``.
         attach: ``{"layers": [patterns] | "auto"}`` for a module that is not a TemperedModule, else None.
-        values: Named temperatures by name, each with the keys ``value``, ``transform``,
-            ``as_found``, ``evaluated`` and ``trained`` of the spec; a key that the spec does not have is
-            None. Without ``value`` it is one that a TemperedModule registers.
-        metric_reads_temperature: Whether the metric may change with a named temperature alone.
+        values: Named temperatures by name, each with the keys ``value``, ``transform``, ``as_found``,
+            ``evaluated`` and ``trained`` of the spec; missing keys are None. One without ``value`` is
+            registered by a TemperedModule.
+        metric_reads_temperature: Whether the metric may depend on a named temperature directly.
         metric: Name of the logged validation metric.
-        validate_at: Temperature under which validation counts: the plan's ``final`` or the ``current`` one.
-        data_seed: Seed under which the data module is set up; one for the whole study, so that
-            a random split is the same split in every run.
-        identity: Identity of the study's spec, which does not depend on the machine; None: what is here.
-        weights: Checkpoint of a model that is evaluated and not trained (``tempopt evaluate``), else None.
-        compile: Mode of ``torch.compile`` that the steps are compiled in, as in ``default``; None: in none.
+        validate_at: Temperature of decisive validations: the plan's ``final`` or the ``current`` one.
+        data_seed: Seed of the setup of the data module; the same for the whole study, so that a random split
+            is equal in all runs.
+        identity: Identity of the study's spec, which does not depend on the machine; None: that of this
+            program.
+        weights: Checkpoint of a model that is evaluated without training (``tempopt evaluate``), else None.
+        compile: Mode of ``torch.compile`` for the steps, such as ``default``; None: they are not compiled.
         not_resumed: Why a resumed run starts again from its first step; None: it goes on from a checkpoint.
-        compared: Whether given parameter sets are compared, so that there need be no temperature.
+        compared: Whether parameter sets are compared, so that there need not be a temperature.
     """
 
     model: dict[str, Any]
@@ -88,6 +89,6 @@ AnyProgram = Program | CommandProgram | FunctionProgram
 """What runs of a study train."""
 
 
-def guard_name(evaluation: str, metric: str) -> str:
-    """Return the name under which an evaluation measures a metric that is guarded."""
-    return f"{evaluation}{GUARD}{metric}"
+def guard_name(evaluation_name: str, metric: str) -> str:
+    """Return the name of the measurement of a guarded metric in an evaluation."""
+    return f"{evaluation_name}{GUARD}{metric}"

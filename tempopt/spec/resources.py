@@ -1,4 +1,4 @@
-"""The ``resources:`` section: what a trial takes and what a machine gives."""
+"""The ``resources:`` section: what a trial uses and what a machine provides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tempopt.spec.sections import StudySection
 
 Workers = int | Literal["auto"]
-"""Number of trials side by side; ``auto``: as many as there is room for."""
+"""Number of simultaneous trials; ``auto``: as many as fit."""
 
 _Threads = Annotated[int | None, Field(ge=1, description="a whole number of at least 1, or null")]
 _WORKERS = "a whole number of at least 1, auto or null"
@@ -31,13 +31,13 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What one trial takes, on whatever machine it runs.
+    """Resources that one trial uses on any machine.
 
     Args:
-        gpus: Cards: a share of one in (0, 1), or a whole number; 0: it trains on the CPU.
+        gpus: GPUs: a share of one in (0, 1), or an integer; 0: the trial trains on the CPU.
         cpus: CPU cores, >= 1.
-        memory: Main memory in bytes; None: not counted.
-        ranks: Processes that train it together, >= 1; each has its own card if there are cards.
+        memory: Main memory in bytes; None if memory is not limited.
+        ranks: Processes that train the trial together, >= 1; each has its own GPU if GPUs are used.
         loads_torch: Whether a worker trains it with torch and Lightning, and not by a program of its own.
     """
 
@@ -48,22 +48,23 @@ class Need:
     loads_torch: bool = True
 
     @property
-    def trials_per_card(self) -> int:
-        """How many trials fit on one card, >= 1; 1 as well for those that take several or none."""
+    def trials_per_gpu(self) -> int:
+        """Number of trials that fit on one GPU, >= 1; also 1 for trials that use several or none."""
         return int(1 / self.gpus + 1e-9) if 0 < self.gpus < 1 else 1
 
 
 class Resources(SpecSection):
-    """The ``resources:`` section: what a trial takes and what a machine gives; no part of a study's identity.
+    """The ``resources:`` section: what a trial uses and a machine provides; not part of a study's identity.
 
     Args:
-        workers: Trials side by side; ``auto`` or None: as many as there is room for.
-        gpus: Cards of a trial: a share of one below 1, else a whole number. None: one for each of
-            ``trainer.devices`` where there are cards, and none where there are none.
+        workers: Number of simultaneous trials; ``auto`` or None: as many as fit.
+        gpus: GPUs of a trial: a share of one below 1, else an integer. None: one for each of
+            ``trainer.devices`` on a machine with GPUs, otherwise none.
         cpus: CPU cores of a trial; None: one for each of its devices.
-        memory: Main memory of a trial in bytes, or with a unit as in ``8GB``; None: not counted.
-        threads: CPU threads of each process that trains; None: ``cpus`` shared out among them.
-        grace: Seconds to checkpoint and leave after Ctrl-C or SIGTERM.
+        memory: Main memory of a trial in bytes, or with a unit such as ``8GB``; None if memory is not
+            limited.
+        threads: CPU threads of each training process; None: ``cpus`` divided among them.
+        grace: Seconds for writing checkpoints and exiting after Ctrl-C or SIGTERM.
     """
 
     workers: Annotated[Workers | None, Field(description=_WORKERS)] = None
@@ -97,26 +98,26 @@ class Resources(SpecSection):
             return size
         raise ValueError(f"given {value!r}. Give {SIZE}.")
 
-    def need(self, *, ranks: int, on_cards: bool, gpus: bool) -> Need:
-        """Return what a trial takes.
+    def need(self, *, ranks: int, can_use_gpus: bool, gpus: bool) -> Need:
+        """Return the resources of a trial.
 
         Args:
-            ranks: Processes that train a run together.
-            on_cards: Whether the Trainer may use cards.
-            gpus: Whether there are cards where it runs, for a section that does not say how many it wants.
+            ranks: Number of processes that train a run together.
+            can_use_gpus: Whether the Trainer may use GPUs.
+            gpus: Whether the machine has GPUs, for a section without ``gpus``.
         """
         num_gpus = self.gpus if self.gpus is not None else float(ranks if gpus else 0)
         return Need(
-            gpus=num_gpus if on_cards else 0.0, cpus=self.cpus or ranks, memory=self.memory, ranks=ranks
+            gpus=num_gpus if can_use_gpus else 0.0, cpus=self.cpus or ranks, memory=self.memory, ranks=ranks
         )
 
-    def problems(self, study: StudySection, *, ranks: int, on_cards: bool) -> list[tuple[str, str]]:
-        """Return what does not fit the rest of a spec, as dotted path and message.
+    def problems(self, study: StudySection, *, ranks: int, can_use_gpus: bool) -> list[tuple[str, str]]:
+        """Return inconsistencies with the rest of a spec, as dotted path and message.
 
         Args:
             study: Its section ``study:``.
             ranks: Number of processes that train a run together.
-            on_cards: Whether runs may train on cards.
+            can_use_gpus: Whether runs may train on GPUs.
         """
         lines = []
         workers, gpus = self.workers, self.gpus
@@ -126,7 +127,7 @@ class Resources(SpecSection):
             )
             remedy = "Give at most that many workers, or a larger study.parallel."
             lines.append(("resources.workers", f"{message} {remedy}"))
-        if gpus and on_cards and gpus != ranks and (gpus >= 1 or ranks > 1):
+        if gpus and can_use_gpus and gpus != ranks and (gpus >= 1 or ranks > 1):
             reason = "two processes of a trial cannot share a GPU"
             if gpus > ranks:
                 reason = "one would idle" if gpus - ranks == 1 else "some would idle"

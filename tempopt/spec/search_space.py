@@ -1,6 +1,6 @@
-"""The search space: the ``search:`` section as domains, as Optuna's distributions and as parts for the arms.
+"""The search space: the ``search:`` section as domains, as Optuna's distributions and as spaces of the arms.
 
-Decides what can be sampled, and with what parameters an arm trains; samples nothing itself.
+Defines what can be sampled, and the parameters that an arm trains with; it samples nothing itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tempopt.spec.yaml_source import CollectedSpecError
 from tempopt.temperature.entropy_control import CONTROL
 from tempopt.temperature.generation import GENERATION
 from tempopt.temperature.knots import KNOTS
-from tempopt.temperature.named import groups_of, initial_named_temperatures, join_name, split_name
+from tempopt.temperature.named import group_by_temperature, initial_named_temperatures, join_name, split_name
 from tempopt.temperature.parameters import (
     NEUTRAL,
     TEMPERATURE_PARAMETERS,
@@ -38,14 +38,14 @@ from tempopt.temperature.ranges import RANGES, SCALE
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
-Arm = Literal["baseline", "constant", "search"]
+SamplingArm = Literal["baseline", "constant", "search"]
 
-# Twice as hot is as far as half as hot, so these are searched on a logarithmic scale by default.
+# doubling and halving are equally far, so these are searched on a logarithmic scale by default
 _RATIOS = {name for name, number_range in RANGES.items() if number_range is SCALE} - {"power", "curvature"}
 _SCALES = _RATIOS | {"sampling_temperature"}
 _STRATEGIES = (*CHOICES, CONTROL)
 _CONSTANTS = (0.25, 4.0)
-# Of van der Corput's sequences, one for each temperature.
+# bases of van der Corput's sequences, one for each temperature
 _BASES = (2, 3, 5, 7, 11, 13, 17, 19)
 _KEYS = ("low", "high", "log", "step", "choices", "baseline", "when")
 
@@ -62,10 +62,10 @@ def parse_search(
     Args:
         section: Name to ``{low, high, log, step}``, to a list of choices, or to ``{choices: [...]}``.
         model_args: Init arguments that the ``model:`` section sets; None: a program trains.
-        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
+        temperatures: Names in the section ``temperatures:``; None if that section is invalid.
 
     Raises:
-        CollectedSpecError: A name or a domain is wrong; all of them are in it.
+        CollectedSpecError: A name or a domain is wrong; it lists all errors.
     """
     if not isinstance(section, Mapping) or not section:
         example = "{temperature_init: {low: 0.25, high: 4}, schedule: [constant, cosine]}"
@@ -125,7 +125,7 @@ def _parse_domain(name: str, settings: object) -> Domain:
 
 
 def _parse_baseline(name: str, domain: Domain, settings: Mapping[str, Any]) -> Any:
-    """Return at what value runs at τ = 1 hold a parameter of the model's own, UNSET if they tune it."""
+    """Return the value that runs at τ = 1 hold a parameter of the model at; UNSET if they tune it."""
     if "baseline" in settings:
         value = settings["baseline"]
         if not is_plain(value):
@@ -227,17 +227,17 @@ def _check_temperature(name: str, domain: Domain) -> None:
 def parse_sets(
     raw_sets: Sequence[Mapping[str, Any]], *, search: Mapping[str, Domain], max_sets: int, path: str
 ) -> list[dict[str, Any]]:
-    """Return parameter sets that a person wants tried, each value as its domain holds it.
+    """Return parameter sets that a person enqueues, with values as their domains store them.
 
     Args:
-        raw_sets: Searched names to values; what a set leaves out is left open.
-        search: What is searched.
+        raw_sets: Searched names to values; missing names are sampled.
+        search: The search space.
         max_sets: Number of trials of the study.
-        path: Where the sets are written, for messages.
+        path: Path of the sets in the spec, for messages.
 
     Raises:
-        CollectedSpecError: There are too many, a name is not searched or does not count in its set, or a
-            value is not in its domain; the error has all of them.
+        CollectedSpecError: There are too many, a name is not searched or is inactive in its set, or a value
+            is not in its domain; it lists all errors.
     """
     if len(raw_sets) > max_sets:
         message = (
@@ -268,16 +268,16 @@ def parse_sets(
 
 
 def unused_temperature_params(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list[str]:
-    """Return the searched temperature parameters that change nothing, whatever the others are.
+    """Return the searched temperature parameters that have no effect at any values of the others.
 
     Args:
-        search: What is searched.
+        search: The search space.
         fixed: Temperature parameters that the model's init arguments set.
     """
     domains = {name: domain for name, domain in search.items() if name in TEMPERATURE_PARAMETERS}
     return [
         join_name(temperature, name)
-        for temperature, group in groups_of(domains).items()
+        for temperature, group in group_by_temperature(domains).items()
         for name in _idle_params(group, {} if temperature else fixed)
     ]
 
@@ -289,12 +289,12 @@ def _idle_params(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list
     distinct_values: dict[str, set[str]] = {name: set() for name in names}
     for choices in itertools.product(*(search[name].probes for name in strategies)):
         for init_index, final_index in ((0, 1), (1, 0)):
-            # the ends of the schedule are put apart, or every schedule would be flat
+            # both ends of the schedule differ, otherwise every schedule would be flat
             ends = {name: final_index if name.endswith("_final") else init_index for name in numeric_probes}
             values = {name: probes[ends[name] % len(probes)] for name, probes in numeric_probes.items()}
             all_values = {**NEUTRAL, **fixed, **values, **dict(zip(strategies, choices, strict=True))}
-            # what a stored spec means does not follow from what is imported
-            effective_values = drop_unused_params(all_values, own_known=False)
+            # the meaning of a stored spec must not depend on imported modules
+            effective_values = drop_unused_params(all_values, should_read_custom=False)
             for name in names:
                 if name in effective_values:
                     distinct_values[name].add(json.dumps(effective_values[name]))
@@ -319,12 +319,12 @@ def distributions(search: Mapping[str, Domain]) -> dict[str, BaseDistribution]:
 
 
 def arm_space(
-    space: Mapping[str, BaseDistribution], arm: Arm, tuned_names: Collection[str]
+    space: Mapping[str, BaseDistribution], arm: SamplingArm, tuned_names: Collection[str]
 ) -> dict[str, BaseDistribution]:
     """Return what an arm samples.
 
-    ``baseline`` samples only what every arm tunes, ``constant`` a constant temperature besides, ``search``
-    the whole space.
+    ``baseline`` samples only the names that every arm tunes, ``constant`` also a constant temperature,
+    ``search`` the whole space.
 
     Args:
         space: The whole space.
@@ -346,13 +346,13 @@ def arm_space(
 
 
 def constant_ranges(space: Mapping[str, BaseDistribution]) -> dict[str, tuple[float, float]]:
-    """Return by temperature the span of its searched constants; attention's if none is searched."""
+    """Return by temperature the range of its searched constants; attention's if none is searched."""
     names = dict.fromkeys(split_name(name)[0] for name in space if name in CREDITED) or ("",)
     return {name: _constant_range(space, name) for name in names}
 
 
 def _constant_range(space: Mapping[str, BaseDistribution], temperature: str) -> tuple[float, float]:
-    """Return the span of the searched initial temperature, or a default where that has none."""
+    """Return the range of the searched initial temperature, or a default if that has none."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     for level in LEVELS if temperature else LEVELS[:1]:
@@ -370,7 +370,7 @@ def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dic
     """Return ``count`` different constant temperatures that cover the searched range evenly in ratio.
 
     Van der Corput's sequence (1935) from its second number on, without the middle of the range, where τ = 1
-    often lies: any beginning of the list covers the range, and a longer list begins with the shorter one.
+    often lies. Any beginning of the list covers the range, and a longer list begins with the shorter one.
     Several temperatures are varied together, each by the sequence of another base (Halton 1960).
 
     Args:
@@ -378,7 +378,7 @@ def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dic
         count: Number of constants, at least 0.
 
     Returns:
-        The parameters of each: ``temperature_init`` of every temperature that is searched.
+        The parameters of each run: ``temperature_init`` of every searched temperature.
     """
     ranges = {
         join_name(temperature, "temperature_init"): span
@@ -386,14 +386,14 @@ def constant_grid(space: Mapping[str, BaseDistribution], count: int) -> list[dic
     }
     constants: list[dict[str, float]] = [{} for _ in range(count)]
     for base, (level, (low, high)) in zip(_BASES, ranges.items(), strict=False):
-        # of base 2 the first number is the middle
+        # the first number of base 2 is the middle
         for index, constant in enumerate(constants, 2 if base == 2 else 1):
             constant[level] = low * (high / low) ** _van_der_corput(index, base)
     return constants
 
 
 def _van_der_corput(index: int, base: int) -> float:
-    """Return ``index`` with its digits mirrored at the point, in (0, 1)."""
+    """Return the digits of ``index`` mirrored at the point, in (0, 1)."""
     position, scale = 0.0, 1.0
     while index:
         index, digit = divmod(index, base)
@@ -403,14 +403,14 @@ def _van_der_corput(index: int, base: int) -> float:
 
 
 def arm_parameters(
-    arm: Arm, sampled: Mapping[str, Any], *, search: Mapping[str, Domain], fixed: Mapping[str, Any]
+    arm: SamplingArm, sampled: Mapping[str, Any], *, search: Mapping[str, Domain], fixed: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the whole parameter set that an arm trains with.
+    """Return the complete parameter set that an arm trains with.
 
     Args:
-        arm: ``baseline`` and ``constant`` make every temperature parameter neutral that the study touches,
-            and hold what has a baseline there. Parameters of generation that are set and not searched stay.
-        sampled: Values of the arm's own space.
+        arm: ``baseline`` and ``constant`` set all temperature parameters of the study to neutral, and hold
+            parameters with a baseline at it. Parameters of generation that are set and not searched stay.
+        sampled: Values from the arm's space.
         search: The whole search space.
         fixed: Temperature parameters that the model's init arguments set.
 

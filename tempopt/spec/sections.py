@@ -1,6 +1,6 @@
-"""The sections ``study:`` and ``attach:`` of a study spec, and what all sections share.
+"""The sections ``study:`` and ``attach:`` of a study spec, and the base class of all sections.
 
-``resources:`` is resources.py's; how the sections fit together is cross_checks.py's.
+``resources.py`` has ``resources:``; ``cross_checks.py`` compares sections.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from tempopt.temperature.learned import Learns
 KNOWLEDGE_GRADIENT = "knowledge_gradient"
 """Name of tempopt's own sampler and pruner."""
 
-FEWEST = 3
-"""Complete runs of an arm below which that sampler says nothing."""
+MIN_MODEL_RUNS = 3
+"""Number of complete runs of an arm from which that sampler fits a model."""
 
 SAMPLERS: dict[str, str | None] = {
     KNOWLEDGE_GRADIENT: None,
@@ -39,7 +39,7 @@ SAMPLERS: dict[str, str | None] = {
     "random": "RandomSampler",
     "gp": "GPSampler",
 }
-"""Name of a sampler to its class in ``optuna.samplers``; None: tempopt's own."""
+"""Name of a sampler to its class in ``optuna.samplers``; None for tempopt's own."""
 
 PRUNERS: dict[str, str | None] = {
     KNOWLEDGE_GRADIENT: None,
@@ -50,24 +50,24 @@ PRUNERS: dict[str, str | None] = {
     "threshold": "ThresholdPruner",
     "none": "NopPruner",
 }
-"""Name of a pruner to its class in ``optuna.pruners``; None: tempopt's own."""
+"""Name of a pruner to its class in ``optuna.pruners``; None for tempopt's own."""
 
 
 class SpecSection(BaseModel):
-    """What all sections share: no unknown keys, no silent conversion, no change after the making."""
+    """Base of all sections: immutable, without unknown keys and silent conversion."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-MOST_RUNS = 100_000
-"""Most trials of a search, and most runs of any other kind but those on fresh seeds."""
-MOST_SEEDS = 1000
-"""Most fresh seeds to choose on, and to confirm on."""
-Count = Annotated[int, Field(ge=1, le=MOST_RUNS, description=f"a whole number from 1 to {MOST_RUNS}")]
+MAX_RUNS = 100_000
+"""Largest number of search trials, and of runs of any kind other than those on fresh seeds."""
+MAX_SEEDS = 1000
+"""Largest number of fresh seeds for choosing, and for confirming."""
+Count = Annotated[int, Field(ge=1, le=MAX_RUNS, description=f"a whole number from 1 to {MAX_RUNS}")]
 OptionalCount = Annotated[
-    int | None, Field(ge=1, le=MOST_RUNS, description=f"a whole number from 1 to {MOST_RUNS}, or null")
+    int | None, Field(ge=1, le=MAX_RUNS, description=f"a whole number from 1 to {MAX_RUNS}, or null")
 ]
-_Seeds = Annotated[int, Field(ge=2, le=MOST_SEEDS, description=f"a whole number from 2 to {MOST_SEEDS}")]
+_Seeds = Annotated[int, Field(ge=2, le=MAX_SEEDS, description=f"a whole number from 2 to {MAX_SEEDS}")]
 Flag = Annotated[bool, Field(description="true or false")]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False, description="a number of seconds of at least 0")]
 _PositiveLimit = Annotated[
@@ -76,11 +76,11 @@ _PositiveLimit = Annotated[
 
 
 class ArmCounts(SpecSection):
-    """Number of runs in the first design of the search beside its trials; None for the default.
+    """Number of runs in the first design of the search, in addition to its trials; None for the default.
 
     Args:
-        baseline: Runs at the baseline's temperature; None: 4 where ordinary parameters are searched, which
-            they tune, else 2.
+        baseline: Runs at the baseline's temperature; None: 4 if ordinary parameters are searched, which these
+            runs tune, else 2.
         constant: Runs at constant temperatures that span the searched range; None: 4.
     """
 
@@ -89,7 +89,7 @@ class ArmCounts(SpecSection):
 
 
 class Pairs(SpecSection):
-    """Number of confirming seeds: looked at after every ``min``, decided at ``max`` at the latest."""
+    """Number of confirming seeds: one look after every ``min`` of them, the last at ``max``."""
 
     min: _Seeds
     max: _Seeds
@@ -97,12 +97,12 @@ class Pairs(SpecSection):
     @model_validator(mode="before")
     @classmethod
     def _number(cls, value: object) -> object:
-        if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MOST_SEEDS:
+        if isinstance(value, int) and not isinstance(value, bool) and 2 <= value <= MAX_SEEDS:
             return {"min": value, "max": value}
         if isinstance(value, Mapping):
             return value
         raise ValueError(
-            f"given {value!r}. Give a whole number from 2 to {MOST_SEEDS}, or {{min: 4, max: 16}}."
+            f"given {value!r}. Give a whole number from 2 to {MAX_SEEDS}, or {{min: 4, max: 16}}."
         )
 
     @model_validator(mode="after")
@@ -117,34 +117,32 @@ class Pairs(SpecSection):
 
     @property
     def looks(self) -> tuple[int, ...]:
-        """Numbers of pairs after which the confirmation is looked at, ascending; the last is ``max``."""
+        """Numbers of pairs after which the confirmation is evaluated, ascending; the last is ``max``."""
         return (*range(self.min, self.max, self.min), self.max)
 
 
 class Seeds(SpecSection):
-    """Number of fresh seeds on which candidates are chosen, and of others on which the gain is estimated.
+    """Number of fresh seeds for choosing among candidates, and of others for estimating the gain.
 
     Args:
-        search: Seeds that search trials share by turns, so that what a seed does to all of them is no reason
-            to prefer one; None: each has its own.
+        search: Number of seeds that search trials use in turn, so that the effect of a seed does not favour a
+            trial; None: each trial has its own seed.
     """
 
     search: OptionalCount = 2
-    choose: Annotated[
-        int, Field(ge=1, le=MOST_SEEDS, description=f"a whole number from 1 to {MOST_SEEDS}")
-    ] = 2
+    choose: Annotated[int, Field(ge=1, le=MAX_SEEDS, description=f"a whole number from 1 to {MAX_SEEDS}")] = 2
     confirm: Pairs = Pairs(min=4, max=16)
 
 
 class StudyLimits(SpecSection):
-    """When a study stops searching by itself, whatever is left to search; None: when all is searched.
+    """Limits at which a study stops searching early; None for no limit.
 
     Args:
-        hours: Hours since the study was begun.
-        gpu_hours: Hours of cards, added up over all trials, a share of a GPU counting as that share; where
-            trials train on no card, their hours of training.
-        standard_errors: The search ends as soon as all that is left of it is expected to raise what would be
-            named by less than so many standard errors of the confirmation, which could not tell.
+        hours: Hours since the study was created.
+        gpu_hours: GPU hours, summed over all trials, where a share of a GPU counts as that share; hours of
+            training where trials use no GPU.
+        standard_errors: The search ends when the remaining trials are expected to raise the recommendation by
+            less than this many standard errors of the confirmation, which could not detect more.
     """
 
     hours: _PositiveLimit = None
@@ -158,7 +156,7 @@ class StudyLimits(SpecSection):
 
 
 class SamplerOrPrunerConfig(SpecSection):
-    """A sampler or pruner by its short name, with its options: Optuna's, or tempopt's own."""
+    """A sampler or pruner by its short name, with its options: Optuna's or tempopt's own."""
 
     name: str
     options: dict[str, Any] = {}
@@ -178,9 +176,9 @@ class SamplerOrPrunerConfig(SpecSection):
 
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-"""Modes of ``torch.compile`` that a study may ask for."""
+"""Modes of ``torch.compile`` that a study may use."""
 
-# Words of a metric's name that say what is better.
+# words in the name of a metric that is minimized
 _LOWER = "loss|error|err|perplexity|ppl|nll|bits|bpc|mse|mae|rmse|wer"
 _HIGHER = "accuracy|acc|f1|auc|auroc|recall|precision|bleu|iou"
 
@@ -190,37 +188,36 @@ _MIN_GAIN = "0.2 sd"
 
 
 class StudySection(SpecSection):
-    """The ``study:`` section: what is asked, how often, and how it is judged.
+    """The ``study:`` section: the question, the number of runs, and the settings of the verdict.
 
     Args:
-        enqueue: Parameter sets to try first, of some or all of the searched names.
-        warm_start: Earlier studies of the same store, by name, whose runs the sampler learns from.
-        lease: Seconds that a run may go without a step before another agent takes its ticket.
-        store_timeout: Seconds that agents go on training while the database cannot be reached, and that a
-            run is tried again whose own code finds no disk space.
-        checkpoint_every: Seconds between a run's checkpoints; None: at every validation, 300 s at most.
-        learned: Whether runs with learned temperatures are confirmed beside the winner, too; ``per_head``:
-            those in which each head of attention has a temperature of its own, and not each layer.
-        not_learned: Why the temperatures of the module cannot be learned, as its dry run has found; such a
-            study has no runs of that kind.
+        enqueue: Parameter sets to try first, with some or all of the searched names.
+        warm_start: Names of earlier studies in the same storage whose runs the sampler learns from.
+        lease: Seconds without progress after which another agent may take the ticket of a run.
+        store_timeout: Seconds that agents continue training while the database cannot be reached, and that a
+            run is repeated whose own code finds no disk space.
+        checkpoint_every: Seconds between checkpoints of a run; None: at every validation, at most 300 s.
+        learned: Whether runs with learned temperatures are confirmed beside the winner; ``per_head``: one
+            temperature for each attention head instead of each layer.
+        not_learned: Why the temperatures of the module cannot be learned, as found in its dry run; such a
+            study has no runs with learned temperatures.
         not_resumed: Why a run that is resumed starts again from its first step, as its dry run has found.
-        metric_reads_temperature: Whether the metric may change with the number of a named temperature alone,
-            since that is part of what is deployed; else such a metric is refused.
-        explain: Whether a verdict is explained at once, as ``tempopt explain`` does later: the winner's parts
-            are taken away one at a time, a simpler plan is looked for and temperatures are learned, all on
-            the confirming seeds.
+        metric_reads_temperature: Whether to accept a metric that depends directly on a named temperature, as
+            part of what is deployed; by default it is refused.
+        explain: Whether a verdict is explained at once, as by ``tempopt explain``: the winner's parts are
+            removed one at a time, a simpler plan is tested and temperatures are learned, all on the
+            confirming seeds.
         keep_share: Share of the winner's gain that a simpler plan has to keep to be recommended.
-        min_gain: Smallest gain that is worth a change: in the metric's unit, as in ``"1%"`` in percent of the
-            metric at τ = 1, or as in ``"0.5 sd"`` in standard deviations between seeds at τ = 1; None: 0.2 of
-            these. The recommendation alone depends on it, and no test.
-        failure: Value of the metric such that a run that ends worse counts as failed; None: those that
-            diverge alone.
-        guards: What the winner may not make worse, by name; see :mod:`tempopt.spec.guards`.
-        all_pairs: Whether a comparison of parameter sets compares each two of them, in place of each with the
+        min_gain: Smallest gain that justifies a change: in the metric's unit, as ``"1%"`` in percent of the
+            metric at τ = 1, or as ``"0.5 sd"`` in standard deviations between seeds at τ = 1; None: 0.2 of
+            these. It affects the recommendation only, not the tests.
+        failure: Value of the metric beyond which a run counts as failed; None: only runs that diverge.
+        guards: Metrics that the winner may not worsen, by name; see :mod:`tempopt.spec.guards`.
+        all_pairs: Whether a comparison of parameter sets compares every two of them, instead of each with the
             first.
-        priority: Agents of every study (``tempopt agent --any``) serve studies with a higher one first.
-        compile: Mode of ``torch.compile`` that the training steps are compiled in; None: in none. A person
-            may write true for the default mode, and false.
+        priority: Agents of every study (``tempopt agent --any``) serve studies of higher priority first.
+        compile: Mode of ``torch.compile`` for the training steps; None: they are not compiled. In YAML, true
+            stands for the default mode and false for None.
     """
 
     name: Annotated[
@@ -325,7 +322,7 @@ class StudySection(SpecSection):
         """Return ``min_gain`` in the metric's unit.
 
         Args:
-            mean: Of the metric at τ = 1, of which percent are taken.
+            mean: Mean of the metric at τ = 1, for a percentage.
             deviation: Standard deviation of the metric between seeds at τ = 1.
         """
         amount = _MIN_GAIN if self.min_gain is None else self.min_gain
@@ -354,10 +351,10 @@ class StudySection(SpecSection):
     def _guard_problems(self) -> Iterator[tuple[str, str]]:
         for name, text in self.guards.items():
             try:
-                parse_guard(name, text, direction_of(name))
+                parse_guard(name, text, guess_direction(name))
             except ValueError as error:
                 yield f"guards.{name}", str(error)
-        # MySQL takes names that differ in the spaces at their end for one
+        # MySQL treats names as equal that differ only in trailing spaces
         for path, name in (("metric", self.metric), *((f"guards.{guard}", guard) for guard in self.guards)):
             if name != name.strip():
                 yield path, f'given "{name}", with white space at its end or beginning. Leave that out.'
@@ -373,27 +370,25 @@ class StudySection(SpecSection):
             return
         remedy = f"Take it out, or let the sampler be {KNOWLEDGE_GRADIENT}."
         if names:
-            message = f"given {names!r} with sampler: {sampler}, which learns nothing from others."
+            message = f"given {names!r} with sampler: {sampler}, which does not learn from other studies."
             yield "warm_start", f"{message} {remedy}"
         if limit is not None:
-            message = (
-                f"given {limit:g} with sampler: {sampler}, which does not say what trials to come are worth."
-            )
+            message = f"given {limit:g} with sampler: {sampler}, which does not value further trials."
             yield "limits.standard_errors", f"{message} {remedy}"
 
     @property
     def guarded(self) -> list[GuardSpec]:
-        """The guards, in the order in which they were written."""
-        return [parse_guard(name, text, direction_of(name)) for name, text in self.guards.items()]
+        """The guards, in the order of the spec."""
+        return [parse_guard(name, text, guess_direction(name)) for name, text in self.guards.items()]
 
     @property
     def weighs_guards(self) -> bool:
-        """Whether the search goes by what trials measure of guarded metrics."""
+        """Whether the sampler uses guarded metrics that trials measure."""
         return bool(self.guarded_metrics) and self.sampler.name == KNOWLEDGE_GRADIENT
 
     @property
     def measured_guards(self) -> dict[str, str]:
-        """Under which names searching runs measure guarded metrics: to the metric."""
+        """Names of measurements of guarded metrics in search runs, each to its metric."""
         evaluation = "validate" if self.validate_at == "final" else "validate_current"
         return {guard_name(evaluation, metric): metric for metric in self.guarded_metrics}
 
@@ -403,8 +398,10 @@ class StudySection(SpecSection):
         return [guard.name for guard in self.guarded]
 
 
-def direction_of(metric: str) -> Direction | None:
-    """Return the direction in which a metric of that name usually gets better, None if it does not say."""
+def guess_direction(metric: str) -> Direction | None:
+    """Return the direction in which a metric of that name usually improves; None if the name does not show
+    it.
+    """
     is_lower, is_higher = (
         re.search(rf"(?<![a-z0-9])({words})(?![a-z0-9])", metric, re.IGNORECASE) is not None
         for words in (_LOWER, _HIGHER)
@@ -415,10 +412,10 @@ def direction_of(metric: str) -> Direction | None:
 
 
 class AttachSection(SpecSection):
-    """The ``attach:`` section: which layers of a module that is not a TemperedModule are tempered.
+    """The ``attach:`` section: the layers of a module that is not a TemperedModule that get temperatures.
 
     Args:
-        layers: Patterns of their names, or ``auto``.
+        layers: Patterns of layer names, or ``auto``.
     """
 
     layers: Literal["auto"] | list[str] = "auto"

@@ -1,6 +1,6 @@
-"""The options of Optuna's samplers and pruners that a spec may give, as Optuna's own signatures have them.
+"""Options of Optuna's samplers and pruners that a spec may set, taken from Optuna's signatures.
 
-Whether a sampler can draw with the values is found by sampling/optuna_factories.py.
+``sampling/optuna_factories.py`` checks whether a sampler works with the values.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "None": (type(None),),
 }
-"""Type of an option as Optuna annotates it to what a spec may give for it."""
+"""Type of an option in Optuna's annotation to the Python types of its values in a spec."""
 
-# Optuna makes the pruner with one of these at least; the value is for the message.
+# Optuna requires at least one of these; the value is for the message.
 _REQUIRED = {"percentile": {"percentile": 25.0}, "threshold": {"lower": 0.1, "upper": 0.9}}
 
 
 def strategy_problems(study: StudySection) -> list[tuple[str, str]]:
-    """Return what is wrong with the options of the sampler and the pruner: paths and messages."""
+    """Return the errors in the options of the sampler and the pruner: paths and messages."""
     lines = [*option_problems("sampler", study.sampler), *option_problems("pruner", study.pruner)]
     required = _REQUIRED.get(study.pruner.name, {})
     if required and all(study.pruner.options.get(option) is None for option in required):
@@ -40,14 +40,14 @@ def strategy_problems(study: StudySection) -> list[tuple[str, str]]:
 
 
 def option_problems(key: str, strategy: SamplerOrPrunerConfig) -> list[tuple[str, str]]:
-    """Return what is wrong with the options of one of them: paths and messages.
+    """Return the errors in the options of one of them: paths and messages.
 
     Args:
         key: ``sampler`` or ``pruner``.
-        strategy: What the spec says of it.
+        strategy: Its section of the spec.
     """
     class_name = (SAMPLERS if key == "sampler" else PRUNERS)[strategy.name]
-    # Optuna is loaded only for a study that gives options; tempopt's own takes none, which the section says
+    # import Optuna only if there are options; tempopt's own strategies have none
     if class_name is None or not strategy.options:
         return []
     types_by_option, lines = _option_types(key, class_name), []
@@ -62,12 +62,12 @@ def option_problems(key: str, strategy: SamplerOrPrunerConfig) -> list[tuple[str
 
 
 def _option_types(key: str, class_name: str) -> dict[str, str]:
-    """Return the options of a class of Optuna that a spec can write, with the types that they have there."""
+    """Return the options of a class of Optuna that a spec can express, with their types."""
     import optuna
 
     module = optuna.samplers if key == "sampler" else optuna.pruners
     parameters = inspect.signature(getattr(module, class_name)).parameters
-    # an annotation that is a text is quoted
+    # annotations that are strings have quotes
     texts = {name: inspect.formatannotation(p.annotation).strip("'") for name, p in parameters.items()}
     return {
         name: text
@@ -77,5 +77,5 @@ def _option_types(key: str, class_name: str) -> dict[str, str]:
 
 
 def _has_type(value: object, name: str) -> bool:
-    # true and false are integers to Python
+    # booleans are integers in Python
     return isinstance(value, _TYPES[name]) and (name == "bool" or not isinstance(value, bool))

@@ -1,6 +1,6 @@
-"""StudySpec, a validated study: what is asked of a search, in the words of its YAML file.
+"""StudySpec: a validated study, with the sections of its YAML file.
 
-Reading the file is yaml_source.py's, the search space is search_space.py's; no class is imported here, so
+``yaml_source.py`` reads the file and ``search_space.py`` has the search space. No class is imported here, so
 that a spec can be loaded, compared and shown without torch or Lightning.
 """
 
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import Field, PrivateAttr, ValidationInfo, field_serializer, field_validator, model_validator
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec import yaml_source as document
+from tempopt.spec import yaml_source
 from tempopt.spec.alpha_levels import Direction
-from tempopt.spec.compared_sets import NO_SEARCH, ComparedSet, check_sets, normalize_comparison, with_sets
+from tempopt.spec.compared_sets import NO_SEARCH, ComparedSet, add_sets, check_sets, normalize_comparison
 from tempopt.spec.conditions import active_params
-from tempopt.spec.cross_checks import find_inconsistencies, notes_on
+from tempopt.spec.cross_checks import find_inconsistencies, find_likely_mistakes
 from tempopt.spec.domains import UNSET, Domain, domain_to_yaml
 from tempopt.spec.identity import identity_fields
 from tempopt.spec.lightning_config import parse_class_section, parse_trainer
@@ -27,7 +27,7 @@ from tempopt.spec.program import AnyProgram, Program
 from tempopt.spec.program_section import ProgramSection, normalize_program
 from tempopt.spec.resources import Need, Resources
 from tempopt.spec.search_space import (
-    Arm,
+    SamplingArm,
     arm_parameters,
     arm_space,
     constant_grid,
@@ -65,8 +65,8 @@ class StudySpec(SpecSection):
     """A study: a LightningCLI config (``model``, ``data``, ``trainer``) or a program, and how it is searched.
 
     Raises:
-        SpecError: from :func:`tempopt.spec.load.load_spec`, :meth:`parse` and :meth:`from_json`, with a line
-            for everything that is wrong.
+        SpecError: By :func:`tempopt.spec.load.load_spec`, :meth:`parse` and :meth:`from_json`; it lists all
+            errors.
     """
 
     study: StudySection
@@ -95,7 +95,7 @@ class StudySpec(SpecSection):
     attach: AttachSection | None = None
     resources: Resources = Resources()
 
-    # Overrides of this machine: they are in force here, and are neither stored nor compared.
+    # Overrides for this machine: in effect here, but neither stored nor compared.
     _local: tuple[Override, ...] = PrivateAttr(default=())
 
     @model_validator(mode="before")
@@ -120,7 +120,7 @@ class StudySpec(SpecSection):
     @classmethod
     def _sets(cls, sets: list[ComparedSet] | None, info: ValidationInfo) -> list[ComparedSet] | None:
         if sets is not None:
-            check_sets(sets, **_names_in(info))
+            check_sets(sets, **_valid_names(info))
         return sets
 
     @field_validator("search", mode="before")
@@ -128,7 +128,7 @@ class StudySpec(SpecSection):
     def _search(cls, value: object, info: ValidationInfo) -> dict[str, Domain]:
         if value is NO_SEARCH:
             return {}
-        return parse_search(value, **_names_in(info))
+        return parse_search(value, **_valid_names(info))
 
     @field_serializer("search")
     def _domains(self, search: dict[str, Domain]) -> dict[str, Any]:
@@ -136,14 +136,14 @@ class StudySpec(SpecSection):
 
     @property
     def attends(self) -> bool:
-        """Whether attention's temperature is searched or set, and not only others."""
+        """Whether attention's temperature is searched or set, not only named ones."""
         if self.program is not None:
             return any(name in CREDITED for _, name, _ in self.written_parameters())
         return not self.temperatures or self.attach is not None or "" in searched_temperatures(self.search)
 
     @property
-    def other_names(self) -> list[str]:
-        """Searched names that every arm tunes: parameters of generation, and what has no baseline."""
+    def ordinary_names(self) -> list[str]:
+        """Searched names that every arm tunes: parameters of generation, and ordinary parameters."""
         return [
             name
             for name, domain in self.search.items()
@@ -151,8 +151,8 @@ class StudySpec(SpecSection):
         ]
 
     @property
-    def method_names(self) -> list[str]:
-        """Searched names that are no temperature, and that runs at τ = 1 hold at a baseline."""
+    def method_parameter_names(self) -> list[str]:
+        """Searched names of method parameters: not temperatures, and with a baseline for runs at τ = 1."""
         return [
             name for name, domain in self.search.items() if name in NORMALISATION or domain.baseline != UNSET
         ]
@@ -181,12 +181,12 @@ class StudySpec(SpecSection):
     @property
     def has_twin(self) -> bool:
         """Whether the winner is compared with its own other parameters at the baseline as well."""
-        return bool(self.other_names or (self.searches_temperature and self.method_names))
+        return bool(self.ordinary_names or (self.searches_temperature and self.method_parameter_names))
 
     @property
     def num_trials(self) -> int:
-        """Number of search trials: more by default where ordinary parameters are searched, too."""
-        return self.study.trials or (16 if self.other_names else 12)
+        """Number of search trials; the default is larger if ordinary parameters are searched."""
+        return self.study.trials or (16 if self.ordinary_names else 12)
 
     @property
     def num_constant(self) -> int:
@@ -196,12 +196,12 @@ class StudySpec(SpecSection):
     @property
     def num_baseline(self) -> int:
         """Number of runs at the baseline's temperature in the first design."""
-        return self.study.arms.baseline or (4 if self.other_names else 2)
+        return self.study.arms.baseline or (4 if self.ordinary_names else 2)
 
     @property
     def num_tuning(self) -> int:
-        """Number of runs that tune the ordinary parameters at the baseline once the search is over."""
-        num_tuned = len(self.other_names)
+        """Number of runs that tune the ordinary parameters at the baseline after the search."""
+        num_tuned = len(self.ordinary_names)
         return 4 + 2 * num_tuned if num_tuned else 0
 
     @property
@@ -211,8 +211,8 @@ class StudySpec(SpecSection):
         return self.compare
 
     @property
-    def about_temperature(self) -> bool:
-        """Whether the verdict is about temperature; else parameter sets are compared."""
+    def is_about_temperature(self) -> bool:
+        """Whether the verdict is about temperature; otherwise parameter sets are compared."""
         return self.compare is None
 
     @property
@@ -223,15 +223,15 @@ class StudySpec(SpecSection):
 
     @property
     def uses_gpu(self) -> bool:
-        """Whether trainings may take cards."""
+        """Whether trainings may use GPUs."""
         return self.trainer.get("accelerator") != "cpu"
 
     @property
     def fixed_temperatures(self) -> dict[str, Any]:
-        """Temperature parameters that the model's init arguments set, and named temperatures as found.
+        """Temperature parameters in the model's init arguments, and named temperatures as found.
 
-        A module that is attached to has arguments of its own, of whatever name; of these only the temperature
-        of its output is tempopt's.
+        A module that is attached to has arguments with its own meaning; only the temperature of its output
+        belongs to tempopt.
         """
         names = TEMPERATURE_PARAMETERS if self.attach is None else ("output_temperature",)
         fixed_values = {name: value for name, value in self.model_args.items() if name in names}
@@ -250,7 +250,7 @@ class StudySpec(SpecSection):
 
     @property
     def evaluated(self) -> list[str]:
-        """The temperatures that the evaluation of a trained model reads; attention's is the empty text.
+        """Temperatures that the evaluation of a trained model reads; attention's is the empty text.
 
         None of a program, which is not evaluated apart from its training.
         """
@@ -260,7 +260,7 @@ class StudySpec(SpecSection):
         return [*([""] if self.attends else []), *names]
 
     def written_parameters(self) -> Iterator[tuple[str, str, Sequence[Any]]]:
-        """Yield path, name and values of what is searched or compared; of a range some values."""
+        """Yield path, name and values of searched and compared parameters; of a range some values."""
         for name, domain in self.search.items():
             yield f"search.{name}", name, domain.probes
         for compared_set in self.compare or ():
@@ -268,7 +268,7 @@ class StudySpec(SpecSection):
                 yield f"compare.{compared_set.name}.{name}", name, (value,)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the spec as plain data, with ``${NAME}`` as written and without this machine's ``--set``."""
+        """Return the spec as plain data, with ``${NAME}`` unresolved and without this machine's ``--set``."""
         return self.model_dump(mode="json")
 
     @model_validator(mode="after")
@@ -280,7 +280,7 @@ class StudySpec(SpecSection):
     @property
     def learns(self) -> bool:
         """Whether runs with learned temperatures are confirmed beside the winner."""
-        can_learn = self.program is None and self.about_temperature
+        can_learn = self.program is None and self.is_about_temperature
         return bool(self.study.learned) and not self.study.not_learned and can_learn
 
     def with_dry_run_results(
@@ -292,14 +292,15 @@ class StudySpec(SpecSection):
         evaluated: Collection[str] | None = None,
         trained: Collection[str] | None = None,
     ) -> StudySpec:
-        """Return the spec with what a dry run has found of its module, where it does not say it.
+        """Return the spec completed with the results of a dry run of its module; values in the spec take
+        precedence.
 
         Args:
             temperatures: The named temperatures that the module has.
-            not_learned: Why they cannot be learned; None: they can, or it was not tried.
+            not_learned: Why they cannot be learned; None if they can, or if this was not tested.
             not_resumed: Why a resumed run starts again; None: it goes on, or it was not tried.
-            evaluated: Names of those that the metric reads in evaluation; None: it was not tried.
-            trained: Names of those that the module's own optimizers train; None: it was not tried.
+            evaluated: Names of those that the metric reads in evaluation; None if this was not tested.
+            trained: Names of those that the module's own optimizers train; None if this was not tested.
         """
         sections = {}
         for name, section in self.temperatures.items():
@@ -319,26 +320,26 @@ class StudySpec(SpecSection):
 
     @property
     def resources_here(self) -> Resources:
-        """The section ``resources:`` with this machine's ``--set`` in force."""
-        return self._in_force().resources
+        """The section ``resources:`` with this machine's ``--set`` applied."""
+        return self._apply_local_overrides().resources
 
     def resource_need(self, *, gpus: bool) -> Need:
-        """Return what a trial takes.
+        """Return the resources of a trial.
 
         Args:
-            gpus: Whether there are cards where it runs, for a spec that does not say how many it wants.
+            gpus: Whether the machine has GPUs, for a spec that does not set their number.
         """
-        local_spec = self._in_force()
-        need = local_spec.resources.need(ranks=local_spec.ranks, on_cards=local_spec.uses_gpu, gpus=gpus)
+        local_spec = self._apply_local_overrides()
+        need = local_spec.resources.need(ranks=local_spec.ranks, can_use_gpus=local_spec.uses_gpu, gpus=gpus)
         return replace(need, loads_torch=self.program is None)
 
     @property
     def notes(self) -> list[str]:
-        """What is allowed and may yet be a slip, one sentence each, to be shown before a study begins."""
-        return notes_on(self)
+        """Hints at valid settings that may be mistakes, one sentence each."""
+        return find_likely_mistakes(self)
 
     def with_stored_dry_run_results(self, stored_spec: StudySpec) -> StudySpec:
-        """Return the spec with what the dry run had found when the study was created."""
+        """Return the spec with the dry run's results that were stored when the study was created."""
         sections = stored_spec.temperatures
         return self.with_dry_run_results(
             {name: section.as_found for name, section in sections.items() if section.as_found is not None},
@@ -348,26 +349,26 @@ class StudySpec(SpecSection):
             trained=[name for name, section in sections.items() if section.trained],
         )
 
-    def space(self, arm: Arm = "search") -> dict[str, BaseDistribution]:
-        """Return Optuna's distributions of what an arm samples."""
+    def space(self, arm: SamplingArm = "search") -> dict[str, BaseDistribution]:
+        """Return Optuna's distributions of an arm's space."""
         if arm == "constant" and not self.searches_temperature:
             arm = "baseline"
-        return arm_space(distributions(self.search), arm, self.other_names)
+        return arm_space(distributions(self.search), arm, self.ordinary_names)
 
     def constants(self) -> list[dict[str, float]]:
-        """Return the temperatures of the constant arm by parameter, in the order of their runs."""
+        """Return the temperatures of the constant arm by parameter, in the order of its runs."""
         return constant_grid(self.space(), self.num_constant)
 
-    def parameters(self, arm: Arm, sampled: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the whole parameter set that an arm trains with, given the values of its own space."""
+    def parameters(self, arm: SamplingArm, sampled: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the complete parameter set that an arm trains with, from the values of its space."""
         return arm_parameters(arm, sampled, search=self.search, fixed=self.fixed_temperatures)
 
     def parse_enqueued_sets(self, sets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Return enqueued parameter sets with their values as in Optuna's distributions.
 
         Args:
-            sets: Mappings of searched names to values; what a set leaves out is sampled. At most
-                ``study.trials`` of them.
+            sets: Mappings of searched names to values; missing names are sampled. At most ``study.trials``
+                sets.
 
         Raises:
             SpecError: A name is not searched, or a value is not in its range or among its choices.
@@ -377,44 +378,44 @@ class StudySpec(SpecSection):
         except CollectedSpecError as error:
             raise SpecError(format_error_list("These parameter sets have", str(error).splitlines())) from None
 
-    def comparing(self, sets: Sequence[Mapping[str, Any]] | None) -> Self:
-        """Return the spec with these parameter sets to be compared; None: those that it has, if any.
+    def with_compared_sets(self, sets: Sequence[Mapping[str, Any]] | None) -> Self:
+        """Return the spec with these parameter sets to compare; None keeps its own sets, if any.
 
         Raises:
-            SpecError: A set is wrong, or the spec has sets of its own.
+            SpecError: A set is wrong, or the spec has sets as well.
         """
-        spec = self.parse(with_sets(self.to_json(), sets), source="the study spec")
+        spec = self.parse(add_sets(self.to_json(), sets), source="the study spec")
         spec._local = self._local
         return spec
 
     def with_overrides(self, overrides: Sequence[str]) -> Self:
-        """Return the spec with ``a.b=c`` settings in force.
+        """Return the spec with ``a.b=c`` settings applied.
 
-        Settings of ``data.*`` (its class aside), ``resources.*`` and ``trainer.accelerator`` are this
-        machine's own: neither stored nor compared.
+        Settings of ``data.*`` (except its class), ``resources.*`` and ``trainer.accelerator`` apply to this
+        machine only: they are neither stored nor compared.
 
         Raises:
-            SpecError: A setting cannot be read, or does not fit.
+            SpecError: A setting cannot be parsed, or does not fit.
         """
-        parsed_overrides = [document.parse_override(text) for text in overrides]
-        spec = self._overridden([override for override in parsed_overrides if not override.local])
+        parsed_overrides = [yaml_source.parse_override(text) for text in overrides]
+        spec = self._apply_overrides([override for override in parsed_overrides if not override.local])
         spec._local = (*self._local, *(override for override in parsed_overrides if override.local))
-        spec._in_force()
+        spec._apply_local_overrides()
         return spec
 
-    def _overridden(self, overrides: Sequence[Override]) -> Self:
+    def _apply_overrides(self, overrides: Sequence[Override]) -> Self:
         stored_document = YamlDocument(source="the study spec with --set", data=self.to_json())
         written_document = stored_document.with_settings(overrides)
         return self.parse(written_document.data, source=written_document)
 
     @property
     def local_overrides(self) -> list[str]:
-        """The ``a.b=c`` settings that are this machine's own."""
+        """The ``a.b=c`` settings that apply to this machine only."""
         return [f"{override.written}={json.dumps(override.value)}" for override in self._local]
 
-    def _in_force(self) -> Self:
-        """Return the spec with this machine's overrides written into it."""
-        return self._overridden(self._local) if self._local else self
+    def _apply_local_overrides(self) -> Self:
+        """Return the spec with this machine's overrides applied."""
+        return self._apply_overrides(self._local) if self._local else self
 
     def resolve_environment(self) -> Self:
         """Return the spec for this machine: with ``--set`` applied and ``${NAME}`` replaced.
@@ -422,9 +423,9 @@ class StudySpec(SpecSection):
         Raises:
             SpecError: An environment variable is not set, or an override does not fit.
         """
-        data = self._in_force().to_json()
+        data = self._apply_local_overrides().to_json()
         for section in ("model", "data", "trainer"):
-            data[section] = document.resolve(data[section], path=section)
+            data[section] = yaml_source.resolve(data[section], path=section)
         return self.parse(data, source="the study spec with the environment's values")
 
     def build_program(self, *overrides: str) -> AnyProgram:
@@ -436,7 +437,7 @@ class StudySpec(SpecSection):
         return self.lightning_program(*overrides) if self.program is None else self.program.build(self)
 
     def lightning_program(self, *overrides: str) -> Program:
-        """Return what a trainer on this machine needs to know.
+        """Return what a worker on this machine needs for training.
 
         Raises:
             SpecError: As in :meth:`with_overrides` and :meth:`resolve_environment`.
@@ -466,13 +467,13 @@ class StudySpec(SpecSection):
         """Return the spec that :meth:`to_json` wrote.
 
         Raises:
-            SpecError: Another version of tempopt wrote it, in a way that this one does not read.
+            SpecError: The spec is from another version of tempopt whose form this version does not read.
         """
         try:
             return cls.parse(data, source="the stored study spec")
         except SpecError as error:
             raise SpecError(
-                f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Go on "
+                f"{error}\nAnother version of tempopt than this one ({__version__}) has stored it. Continue "
                 "with that version, or install the newest: pip install --upgrade tempopt"
             ) from None
 
@@ -482,22 +483,24 @@ class StudySpec(SpecSection):
 
         Args:
             data: The sections by name.
-            source: What the data was read from, for messages; a Document gives them line numbers.
+            source: Source of the data for messages; a YamlDocument adds line numbers.
 
         Raises:
-            SpecError: Something is wrong; there is a line for each thing.
+            SpecError: The data are invalid; it lists all errors.
         """
-        origin = source if isinstance(source, YamlDocument) else YamlDocument(source=source, data=dict(data))
-        return validate_spec(cls, data, origin)
+        document = (
+            source if isinstance(source, YamlDocument) else YamlDocument(source=source, data=dict(data))
+        )
+        return validate_spec(cls, data, document)
 
     def identity(self) -> str:
-        """Return a hash that is equal for specs that ask the same (``diff_specs``)."""
+        """Return a hash that is equal for specs that define the same study (``diff_specs``)."""
         text = json.dumps(identity_fields(self), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _names_in(info: ValidationInfo) -> dict[str, Any]:
-    """Return the init arguments and the named temperatures that other sections have, None for faulty ones.
+def _valid_names(info: ValidationInfo) -> dict[str, Any]:
+    """Return the init arguments and the named temperatures of other sections; None for invalid sections.
 
     A program has no init arguments.
     """

@@ -1,6 +1,6 @@
-"""The section ``temperatures:``: temperatures of a module that are not attention's, each with a name.
+"""The section ``temperatures:``: named temperatures of a module besides attention's.
 
-Where they are in the module is found by a worker.
+A worker looks them up in the module.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 
 MAX_TEMPERATURES = 7
-"""So many temperatures may have a name, beside attention's."""
+"""Largest number of named temperatures, without attention's."""
 LEVELS = ("temperature_init", "temperature_final", *INNER_KNOTS)
-"""Parameters that say where a temperature goes, the one to begin with first."""
+"""Parameters that are values of a temperature, the initial one first."""
 
 
 class TemperatureSection(SpecSection):
-    """One entry of ``temperatures:``: where a module has a temperature that is not attention's.
+    """One entry of ``temperatures:``: a temperature of a module other than attention's.
 
     Args:
-        value: Dotted path from the module to a number that is the temperature, as in
-            ``criterion.temperature``. Without it, it is the temperature that the module, a
-            TemperedModule, registers by the entry's name.
+        value: Dotted path from the module to a number that is the temperature, such as
+            ``criterion.temperature``. Without it, the temperature is one that the module, a TemperedModule,
+            registers under the entry's name.
         transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
             ln(1/τ).
-        as_found: The temperature that the module has, which the baseline trains at. None: it is looked
-            up before the study begins.
-        evaluated: Whether the metric reads it when a trained model is evaluated; None: it is looked up before
-            the study begins.
-        trained: Whether the module's own optimizers train it, where it stays as found; None: it is looked up
+        as_found: The temperature that the module has, at which the baseline trains. None: it is looked up
             before the study begins.
+        evaluated: Whether the metric reads it when a trained model is evaluated; None: this is determined
+            before the study begins.
+        trained: Whether the module's own optimizers train it where it stays as found; None: this is
+            determined before the study begins.
     """
 
     value: Annotated[
@@ -57,11 +57,11 @@ class TemperatureSection(SpecSection):
 
 
 def check_unknown_temperature_name(name: str, temperatures: Collection[str] | None) -> str | None:
-    """Return what is wrong with a searched name that looks like that of a named temperature, or None.
+    """Return what is wrong with a searched name of the form of a named temperature's, or None.
 
     Args:
-        name: As a person wrote it.
-        temperatures: Names in the section ``temperatures:``; None: it is wrong itself.
+        name: The searched name.
+        temperatures: Names in the section ``temperatures:``; None if that section is invalid.
     """
     if temperatures is None:
         return None
@@ -83,5 +83,5 @@ def check_unknown_temperature_name(name: str, temperatures: Collection[str] | No
 
 
 def searched_temperatures(search: Collection[str]) -> list[str]:
-    """Return the temperatures of which something is searched, by name; attention's is the empty text."""
+    """Return the temperatures with a searched parameter, sorted by name; attention's is the empty text."""
     return list(dict.fromkeys(split_name(name)[0] for name in search if name in CREDITED))

@@ -1,4 +1,4 @@
-"""What pydantic finds wrong, said for the person who wrote the spec; it refuses nothing itself."""
+"""Translate pydantic's errors into messages for the author of a spec; it refuses nothing itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from tempopt.errors import SpecError
-from tempopt.spec import yaml_source as document
+from tempopt.spec import yaml_source
 from tempopt.spec.lightning_config import unknown_key
 from tempopt.spec.yaml_source import CollectedSpecError, YamlDocument
 
@@ -21,61 +21,63 @@ class FaultySpecError(SpecError):
 
     Attributes:
         lines: The dotted path and the message of each fault.
-        origin: What the spec was read from.
+        document: Document of the spec.
     """
 
     lines: Sequence[tuple[str, str]]
-    origin: YamlDocument
+    document: YamlDocument
 
 
-def validate_spec(model: type[Spec], data: Mapping[str, Any], origin: YamlDocument) -> Spec:
+def validate_spec(model: type[Spec], data: Mapping[str, Any], document: YamlDocument) -> Spec:
     """Return the spec that plain data describes.
 
     Args:
         model: The class of the spec.
         data: The sections by name.
-        origin: What the data was read from.
+        document: Document of the data.
 
     Raises:
-        FaultySpecError: Something is wrong; there is a line for each thing.
+        FaultySpecError: The data are invalid; it lists all errors.
     """
     lines = [
-        (path, f"{document.BLANK} stands for a value that only you can give. Fill it in.")
-        for path, value in document.leaves(data, "")
-        if value == document.BLANK
+        (path, f"{yaml_source.BLANK} stands for a value that only you can give. Fill it in.")
+        for path, value in yaml_source.leaves(data, "")
+        if value == yaml_source.BLANK
     ]
     try:
         if not lines:
             spec = model.model_validate(dict(data))
-            problems = ((path, document.number_problem(value)) for path, value in document.leaves(data, ""))
+            problems = (
+                (path, yaml_source.number_problem(value)) for path, value in yaml_source.leaves(data, "")
+            )
             lines = [(path, problem) for path, problem in problems if problem is not None]
             if not lines:
                 return spec
     except ValidationError as error:
         lines = extract_errors(error, model)
-    raise build_spec_error(lines, origin)
+    raise build_spec_error(lines, document)
 
 
-def build_spec_error(lines: Sequence[tuple[str, str]], origin: YamlDocument) -> FaultySpecError:
-    """Return the error that tells all faults of a spec, in the order of its lines."""
-    ordered_lines = sorted(lines, key=lambda line: origin.line(line[0]))
-    messages = [f"{origin.where(path)}: {path}: {message}" for path, message in ordered_lines]
+def build_spec_error(lines: Sequence[tuple[str, str]], document: YamlDocument) -> FaultySpecError:
+    """Return an error that lists all errors of a spec, in the order of its lines."""
+    ordered_lines = sorted(lines, key=lambda line: document.line(line[0]))
+    messages = [f"{document.where(path)}: {path}: {message}" for path, message in ordered_lines]
     error = FaultySpecError(format_error_list("This study spec has", messages))
-    error.lines, error.origin = ordered_lines, origin
+    error.lines, error.document = ordered_lines, document
     return error
 
 
 def format_error_list(head: str, lines: Sequence[str]) -> str:
-    """Return a message that counts faults and has a line for each."""
+    """Return a message with the number of errors and a line for each."""
     count = "a fault" if len(lines) == 1 else f"{len(lines)} faults"
     return "\n".join([f"{head} {count}:", *(f"  {line}" for line in lines)])
 
 
 def extract_errors(error: ValidationError, root: type[BaseModel]) -> list[tuple[str, str]]:
-    """Return the dotted path and the message of everything that is wrong, in the order of the sections.
+    """Return the dotted path and the message of every error, in the order of the sections.
 
     Args:
-        error: What validating ``root`` raised.
+        error: Error from validating ``root``.
         root: The model that was validated.
     """
     lines: list[tuple[str, str]] = []
@@ -86,13 +88,13 @@ def extract_errors(error: ValidationError, root: type[BaseModel]) -> list[tuple[
             lines += _add_path_prefix(cause, location)
             continue
         line = (".".join(location), _message(details, location, root))
-        if line not in lines:  # every alternative of a union has its say
+        if line not in lines:  # each alternative of a union reports an error
             lines.append(line)
     return lines
 
 
 def _add_path_prefix(cause: CollectedSpecError, location: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Return lines with full paths: a section's own begin below it, those of the whole are full already."""
+    """Return lines with full paths: paths of a section's errors begin below it, others are complete."""
     prefix = ".".join(location)
     return [
         (path if path.partition(".")[0] == prefix or not prefix else f"{prefix}.{path}", message)
@@ -106,7 +108,7 @@ def _message(details: Mapping[str, Any], location: tuple[str, ...], root: type[B
         return str(details["ctx"]["error"])
     if kind == "extra_forbidden":
         field = _field(root, location[:-1])
-        section = (_model_of(field) if field else None) or root
+        section = (_section_model(field) if field else None) or root
         return unknown_key(".".join(location[:-1]), location[-1], tuple(section.model_fields))
     allowed_text = _allowed_values_text(root, location)
     if kind == "missing":
@@ -125,17 +127,17 @@ def _field(root: type[BaseModel], location: tuple[str, ...]) -> FieldInfo | None
     is_user_key = False
     for part in location:
         if is_user_key:
-            # a key of a section that people give names in
+            # an entry of a section whose keys are names
             is_user_key = False
             continue
         if model is None or part not in model.model_fields:
             break
         field = model.model_fields[part]
-        model, is_user_key = _model_of(field), get_origin(field.annotation) is dict
+        model, is_user_key = _section_model(field), get_origin(field.annotation) is dict
     return field
 
 
-def _model_of(field: FieldInfo) -> type[BaseModel] | None:
+def _section_model(field: FieldInfo) -> type[BaseModel] | None:
     for kind in (field.annotation, *get_args(field.annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind
@@ -143,11 +145,11 @@ def _model_of(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _allowed_values_text(root: type[BaseModel], location: tuple[str, ...]) -> str:
-    """Return a description of the values that a field allows: its own, or the keys of its section."""
+    """Return a description of the values that a field allows, or of the keys of its section."""
     field = _field(root, location)
     if field is None:
         return "something else"
     if field.description:
         return field.description
-    model = _model_of(field)
+    model = _section_model(field)
     return f"a mapping with the keys {', '.join(model.model_fields)}" if model else "a mapping"

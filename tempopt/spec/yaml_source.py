@@ -1,6 +1,6 @@
-"""Study files as text: YAML read into plain data with the line of every key, and ``--set a.b=c``.
+"""YAML text of a study as plain data with the line of every key, and settings ``--set a.b=c``.
 
-Knows how a study is written down, not what a study means.
+Knows the notation of studies, not their meaning.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempopt.errors import SpecError, UsageError, not_text, unknown
 from tempopt.files import read_text
 
 BLANK = "???"
-"""What a written template holds where only the person can fill in."""
+"""Placeholder in a written template for a value that only the person can give."""
 
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -32,17 +32,17 @@ _FLOAT = re.compile(
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$")
 _REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
 
-# Far more than a spec needs, and little enough to be read and checked at once.
+# Far more than a spec needs, yet few enough to be read and checked at once.
 _VALUES = 100_000
 _LEVELS = 50
 # Integers of 64 bits, as a database holds them.
 _LARGEST = 2**63 - 1
-# Sections whose entries a null takes out, and what an entry is called.
+# Sections from which null removes an entry, and the word for an entry.
 _BY_NAME = {("search",): "searched name", ("study", "guards"): "guard"}
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with the numbers of YAML 1.2, and dates left as the text that they are."""
+    """SafeLoader with the numbers of YAML 1.2; dates stay text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -54,7 +54,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456
 
 
 class CollectedSpecError(ValueError):
-    """Several things that are wrong at once: ``lines`` of dotted path and what is wrong there."""
+    """Several errors at once: ``lines`` of dotted path and message."""
 
     def __init__(self, lines: list[tuple[str, str]]) -> None:
         super().__init__("\n".join(f"{path}: {message}" for path, message in lines))
@@ -67,9 +67,9 @@ class YamlDocument:
 
     Args:
         source: Name of the file, for messages.
-        data: The mapping at its top.
-        lines: Line (from 1) of each key by its dotted path.
-        settings: What ``--set`` wrote over it: each key as it was typed, by its dotted path.
+        data: The mapping at the top level.
+        lines: Line (from 1) of each key, by dotted path.
+        settings: Keys that ``--set`` has written, as they were typed, by dotted path.
     """
 
     source: str
@@ -78,13 +78,13 @@ class YamlDocument:
     settings: dict[str, str] = field(default_factory=dict)
 
     def line(self, path: str) -> int:
-        """Return the line of the key, or of the nearest key above it that was written; 0 if there is none."""
+        """Return the line of the key, or of the nearest key above it in the file; 0 if there is none."""
         while path and path not in self.lines:
             path = path.rpartition(".")[0]
         return self.lines.get(path, 0)
 
     def where(self, path: str) -> str:
-        """Return ``file:line`` of the key, the file if no line is known, or what is not from the file."""
+        """Return ``file:line`` of the key, the file without a known line, or another source."""
         prefix = f"{path}."
         for key, setting in self.settings.items():
             if prefix.startswith(f"{key}."):
@@ -97,7 +97,7 @@ class YamlDocument:
         return f"{self.source}{f':{line}' * bool(line)}{options}"
 
     def with_settings(self, overrides: Sequence[Override]) -> YamlDocument:
-        """Return the document with ``--set`` written over it.
+        """Return the document with ``--set`` applied.
 
         Raises:
             SpecError: As :func:`apply`.
@@ -112,7 +112,7 @@ def read(path: Path) -> YamlDocument:
     Raises:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a mapping.
     """
-    return parse(_text(path, "a study spec"), source=str(path))
+    return parse(_read_text(path, "a study spec"), source=str(path))
 
 
 def read_sets(path: Path) -> list[dict[str, Any]]:
@@ -121,10 +121,10 @@ def read_sets(path: Path) -> list[dict[str, Any]]:
     Raises:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a list of mappings.
     """
-    sets, _ = _load_yaml(_text(path, "a list"), str(path))
+    sets, _ = _load_yaml(_read_text(path, "a list"), str(path))
     if not isinstance(sets, list) or not sets or not all(isinstance(entry, dict) for entry in sets):
         raise SpecError(
-            f"{path} holds no list of parameter sets. Give a line for each, with values of searched names, "
+            f"{path} is not a list of parameter sets. Give a line for each, with values of searched names, "
             "as in - {temperature_init: 2.0}"
         )
     return sets
@@ -136,11 +136,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
     Raises:
         SpecError: It cannot be read, is not YAML, holds a key twice, or is not a mapping.
     """
-    return parse_mapping(_text(path, "a parameter set"), source=str(path))
+    return parse_mapping(_read_text(path, "a parameter set"), source=str(path))
 
 
 def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
-    """Return the parameter set that ``text`` writes down in YAML; ``source`` names it in messages.
+    """Return the parameter set in the YAML text ``text``; ``source`` names the text in messages.
 
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
@@ -148,13 +148,13 @@ def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
     data, _ = _load_yaml(text, source)
     if not isinstance(data, dict):
         raise SpecError(
-            f"{source} is no parameter set. Give a mapping of names to values, as in "
+            f"{source} is not a parameter set. Give a mapping of names to values, as in "
             "{temperature_init: 2, lr: 0.001}, or the path of a YAML file that holds one."
         )
     return data
 
 
-def _text(path: Path, expected: str) -> str:
+def _read_text(path: Path, expected: str) -> str:
     try:
         return read_text(path, f"{expected} in YAML")[0]
     except UsageError as error:
@@ -162,11 +162,11 @@ def _text(path: Path, expected: str) -> str:
 
 
 def parse(text: str, *, source: str) -> YamlDocument:
-    """Return the document that ``text`` writes down in YAML.
+    """Return the document in the YAML text ``text``.
 
     Args:
-        text: What is read.
-        source: Names it in messages.
+        text: YAML text.
+        source: Name of the text in messages.
 
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
@@ -189,19 +189,19 @@ def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[
         node = loader.get_single_node()
         if node is None:
             return None, {}
-        _extent(node, source, {}, 1)
+        _measure_extent(node, source, {}, 1)
         lines: dict[str, int] = {}
-        for key, line in _keys(node, source) if keys else ():
+        for key, line in _iterate_keys(node, source) if keys else ():
             lines.setdefault(key, line)
         return loader.construct_document(node), lines
     except yaml.YAMLError as error:
         raise SpecError(_yaml_message(error, source)) from error
     except RecursionError as error:
-        raise SpecError(_too_deep(source)) from error
+        raise SpecError(_depth_message(source)) from error
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         if isinstance(error, SpecError):
             raise
-        # PyYAML's constructors take for granted that a value fits the tag that is written before it
+        # PyYAML's constructors assume that a value fits the tag before it
         raise SpecError(
             f"{source}: a value does not fit the tag before it, such as !!int. Leave the tag out."
         ) from error
@@ -210,8 +210,10 @@ def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[
             loader.dispose()
 
 
-def _extent(node: yaml.Node, source: str, cache: dict[int, tuple[int, int]], depth: int) -> tuple[int, int]:
-    """Return how many values and levels a node has with its aliases written out, before any is built."""
+def _measure_extent(
+    node: yaml.Node, source: str, cache: dict[int, tuple[int, int]], depth: int
+) -> tuple[int, int]:
+    """Return the number of values and levels of a node with its aliases expanded, before it is built."""
     location = f"{source}:{node.start_mark.line + 1}"
     if isinstance(node, yaml.ScalarNode):
         _check_scalar(node, location)
@@ -219,13 +221,13 @@ def _extent(node: yaml.Node, source: str, cache: dict[int, tuple[int, int]], dep
     if id(node) in cache:
         return cache[id(node)]
     if depth > _LEVELS:
-        raise SpecError(_too_deep(location))
+        raise SpecError(_depth_message(location))
     children = (child for entry in node.value for child in (entry if isinstance(entry, tuple) else (entry,)))
-    extents = [_extent(child, source, cache, depth + 1) for child in children]
+    extents = [_measure_extent(child, source, cache, depth + 1) for child in children]
     values = 1 + sum(extent[0] for extent in extents)
     levels = 1 + max((extent[1] for extent in extents), default=0)
     if levels > _LEVELS:
-        raise SpecError(_too_deep(location))
+        raise SpecError(_depth_message(location))
     if values > _VALUES:
         raise SpecError(
             f"{location}: with its aliases written out, this holds more than {_VALUES} values. Give fewer."
@@ -242,16 +244,16 @@ def _check_scalar(node: yaml.ScalarNode, location: str) -> None:
         raise SpecError(f"{location}: a text holds {no_text}. Take it out.")
 
 
-def _too_deep(location: str) -> str:
+def _depth_message(location: str) -> str:
     return (
         f"{location}: this is nested more than {_LEVELS} levels deep, or an alias is inside of its own "
         "anchor. Give fewer levels."
     )
 
 
-def _keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
-    """Yield each key's dotted path and line; one that is there twice, or is no text, is an error."""
-    visited_ids: set[int] = set()  # an anchor can be written into itself
+def _iterate_keys(root: yaml.Node | None, source: str) -> Iterator[tuple[str, int]]:
+    """Yield dotted path and line of each key; raise if a key occurs twice or is not text."""
+    visited_ids: set[int] = set()  # an anchor may contain its own alias
     stack: list[tuple[str, yaml.Node | None]] = [("", root)]
     while stack:
         prefix, node = stack.pop()
@@ -313,12 +315,12 @@ class Override:
 
     @classmethod
     def of(cls, key: str, value: Any) -> Self:
-        """Return what writes a value at a path, which is written as in ``--set``."""
+        """Return the override of a path that is written as in ``--set``."""
         return cls(written=key, path=_expand(key.split(".")), value=value)
 
     @property
     def local(self) -> bool:
-        """Whether it may differ from machine to machine, and so is no part of a study's identity."""
+        """Whether it may differ between machines, and so is not part of a study's identity."""
         if self.path[0] == "data":
             return self.path[1:] != ("class_path",)
         return self.path[0] == "resources" or self.path == ("trainer", "accelerator")
@@ -327,15 +329,15 @@ class Override:
 def parse_override(text: str) -> Override:
     """Parse ``a.b=c``.
 
-    ``model.x`` and ``data.x`` are short for ``model.init_args.x`` and ``data.init_args.x``, and what
-    follows ``search.`` is one name, dots and all.
+    ``model.x`` and ``data.x`` are short for ``model.init_args.x`` and ``data.init_args.x``. The part after
+    ``search.`` is one name, including its dots.
 
     Raises:
         SpecError: There is no ``=``, no name before it, or no YAML value after it.
     """
     name, separator, value = text.partition("=")
     segments = name.strip().split(".")
-    # a variable of the shell that is empty sets nothing, and takes nothing out
+    # an empty shell variable must neither set nor remove a key
     if not separator or not all(segments) or not value.strip():
         raise SpecError(
             f'--set was given "{text}". Give section.key=value, as in --set study.trials=20; null stands for '
@@ -357,16 +359,16 @@ def _expand(segments: list[str]) -> tuple[str, ...]:
 
 
 def apply(data: Mapping[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return ``data`` with the overrides written into it; ``data`` stays as it is.
+    """Return ``data`` with the overrides applied; ``data`` is unchanged.
 
-    ``null`` takes a searched name or a guard out.
+    ``null`` removes a searched name or a guard.
 
     Args:
         data: A study spec.
-        overrides: What is written over it.
+        overrides: Settings to apply.
 
     Raises:
-        SpecError: A path goes through something that is no mapping, or takes out what is not there.
+        SpecError: A path leads through a value that is not a mapping, or removes a key that does not exist.
     """
     result: dict[str, Any] = dict(data)
     for override in overrides:
@@ -398,7 +400,7 @@ def resolve(value: Any, *, path: str) -> Any:
     """Return ``value`` with each ``${NAME}`` in its strings replaced from the environment.
 
     Raises:
-        SpecError: A variable is not set; the message names it and the ``path`` that asks for it.
+        SpecError: A variable is not set; the message has its name and the ``path`` of the value.
     """
     if isinstance(value, dict):
         return {key: resolve(child, path=f"{path}.{key}") for key, child in value.items()}
@@ -420,7 +422,7 @@ def resolve(value: Any, *, path: str) -> Any:
 
 
 def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of everything in plain data that is no mapping and no list."""
+    """Yield path and value of every leaf of plain data."""
     if not isinstance(value, Mapping | list):
         yield path, value
         return
@@ -429,7 +431,7 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def number_problem(value: object) -> str | None:
-    """Return what is wrong with a number that JSON and databases do not hold, None for any other value."""
+    """Return what is wrong with a number that JSON and databases cannot store; None for any other value."""
     if isinstance(value, float) and not math.isfinite(value):
         return f"given {value}, which JSON does not hold. Give a finite number, or leave it out."
     if isinstance(value, int) and abs(value) > _LARGEST:

@@ -1,6 +1,6 @@
-"""Studies, tickets and measurements: plain rows, the SQL database that keeps them, and the same over HTTP.
+"""Studies, tickets and measurements: plain rows, the SQL database that stores them, and access over HTTP.
 
-No other package uses SQL. Importing this one loads nothing; its names load when they are used.
+No other package uses SQL. Importing this package loads nothing; its names are loaded at their first use.
 """
 
 from __future__ import annotations

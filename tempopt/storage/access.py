@@ -1,6 +1,6 @@
-"""What a store knows of those who ask its servers: tokens, browsers that are signed in, and what was done.
+"""Access to a server's store: tokens, sessions of browsers, and the audit log.
 
-It holds digests, never tokens nor what a browser holds.
+Only digests are stored, never a token or the secret of a session.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from tempopt.storage.claims import now, shorten_text
 from tempopt.storage.database import Repository, read_transaction, write_transaction
 from tempopt.storage.models import AUDIT, SESSION, TOKEN
 
-MOST_AUDITED = 100_000
-"""Rows of the audit log that are kept of what was done, and a hundred more at most: the newest."""
-MOST_REFUSED = 10_000
-"""The same of what was refused, so that refusals do not drive out the others."""
-MOST_OF_AGENTS = 10_000
-"""The same of what agents have done, who come and go all the time."""
-_TIDY = 100
-MOST_SESSIONS = 100
-"""Sessions of one token that are kept: the newest."""
+MAX_AUDIT_ROWS = 100_000
+"""Number of accepted requests in the audit log, plus up to 100: the newest ones."""
+MAX_REFUSED_AUDIT_ROWS = 10_000
+"""The same for refused requests, which are counted apart so that they do not displace the accepted ones."""
+MAX_AGENT_AUDIT_ROWS = 10_000
+"""The same for requests of agents, which are many."""
+_CLEANUP_INTERVAL = 100
+MAX_SESSIONS = 100
+"""Number of sessions of one token: the newest ones."""
 
 
 class AccessRepository(Repository):
-    """The part of :class:`tempopt.storage.Store` that is about access."""
+    """The methods of :class:`tempopt.storage.Store` for tokens, sessions and the audit log."""
 
     @write_transaction
     def add_token(self, connection: Connection, token: TokenRow) -> None:
-        """Write a new token, of which the store holds the digest alone."""
+        """Write a new token, by its digest."""
         connection.execute(insert(TOKEN).values(**{**asdict(token), "scopes": list(token.scopes)}))
 
     @read_transaction
     def tokens(self, connection: Connection) -> list[TokenRow]:
-        """Return every token, oldest first, those that were revoked included."""
+        """Return all tokens, oldest first, including revoked ones."""
         return _read_tokens(connection)
 
     @read_transaction
@@ -53,13 +53,13 @@ class AccessRepository(Repository):
 
     @write_transaction
     def use_token(self, connection: Connection, id: str, moment: datetime) -> None:
-        """Write when a token was accepted last; an earlier moment than is known changes nothing."""
+        """Write when a token was last accepted, unless a later time is stored."""
         earlier = or_(TOKEN.c.used.is_(None), TOKEN.c.used < moment)
         connection.execute(update(TOKEN).where(TOKEN.c.id == id, earlier).values(used=moment))
 
     @write_transaction
     def audit(self, connection: Connection, rows: Sequence[AuditRow]) -> None:
-        """Write what was done; numbers are given here, and the oldest rows go, those of refusals apart."""
+        """Write rows of the audit log, with new numbers, and delete the oldest beyond the limits."""
         if not rows:
             return
         names = [f.name for f in fields(AuditRow) if f.name != "number"]
@@ -68,22 +68,22 @@ class AccessRepository(Repository):
             audit_row |= {k: shorten_text(value) for k, value in audit_row.items() if isinstance(value, str)}
         connection.execute(insert(AUDIT), audit_rows)
         newest = connection.scalar(select(func.max(AUDIT.c.number))) or 0
-        if newest % _TIDY < len(audit_rows):
+        if newest % _CLEANUP_INTERVAL < len(audit_rows):
             agents = AUDIT.c.action.like("POST /api/agents/%")
-            _tidy(connection, (AUDIT.c.status < 400) & ~agents, MOST_AUDITED)
-            _tidy(connection, (AUDIT.c.status < 400) & agents, MOST_OF_AGENTS)
-            _tidy(connection, AUDIT.c.status >= 400, MOST_REFUSED)
+            _delete_old_rows(connection, (AUDIT.c.status < 400) & ~agents, MAX_AUDIT_ROWS)
+            _delete_old_rows(connection, (AUDIT.c.status < 400) & agents, MAX_AGENT_AUDIT_ROWS)
+            _delete_old_rows(connection, AUDIT.c.status >= 400, MAX_REFUSED_AUDIT_ROWS)
 
     @read_transaction
     def audit_rows(
         self, connection: Connection, *, before: int | None = None, limit: int = 100, study: str = ""
     ) -> list[AuditRow]:
-        """Return the audit log, newest first.
+        """Return rows of the audit log, newest first.
 
         Args:
-            before: Only rows of lower numbers; None: from the newest on.
+            before: Only rows with lower numbers; None: from the newest.
             limit: Number of rows, > 0.
-            study: Only rows about the study of this name; the empty text: about anything.
+            study: Only rows about the study of this name; empty: all rows.
         """
         columns = (AUDIT.c[f.name] for f in fields(AuditRow))
         query = select(*columns).order_by(AUDIT.c.number.desc()).limit(limit)
@@ -95,26 +95,26 @@ class AccessRepository(Repository):
 
     @write_transaction
     def add_session(self, connection: Connection, session: SessionRow) -> None:
-        """Write a new session; those that are over, and the oldest of many of its token, go."""
+        """Write a new session; delete expired ones, and the oldest beyond the limit of its token."""
         connection.execute(delete(SESSION).where(SESSION.c.expires < session.created))
         newest_first = select(SESSION.c.digest).where(SESSION.c.token == session.token)
         newest_first = newest_first.order_by(SESSION.c.created.desc(), SESSION.c.digest)
-        # read before they are deleted: MySQL deletes from no table that it selects from
-        old_ids = connection.scalars(newest_first.offset(MOST_SESSIONS - 1).limit(MOST_SESSIONS)).all()
+        # two statements, since MySQL cannot delete from a table that the statement selects from
+        old_ids = connection.scalars(newest_first.offset(MAX_SESSIONS - 1).limit(MAX_SESSIONS)).all()
         if old_ids:
             connection.execute(delete(SESSION).where(SESSION.c.digest.in_(old_ids)))
         connection.execute(insert(SESSION).values(**asdict(session)))
 
     @read_transaction
     def session(self, connection: Connection, digest: str) -> SessionRow | None:
-        """Return the session of that digest, None if there is none; it may be over."""
+        """Return the session of that digest, which may have expired; None if there is none."""
         columns = (SESSION.c[f.name] for f in fields(SessionRow))
         row = connection.execute(select(*columns).where(SESSION.c.digest == digest)).one_or_none()
         return None if row is None else SessionRow(**row._mapping)
 
     @write_transaction
     def end_session(self, connection: Connection, digest: str) -> None:
-        """Delete a session; nothing happens if there is none."""
+        """Delete a session if it exists."""
         connection.execute(delete(SESSION).where(SESSION.c.digest == digest))
 
 
@@ -124,7 +124,7 @@ def _read_tokens(connection: Connection, *where: ColumnElement[bool]) -> list[To
     return [TokenRow(**{**row._mapping, "scopes": tuple(row.scopes)}) for row in rows]
 
 
-def _tidy(connection: Connection, condition: ColumnElement[bool], max_rows: int) -> None:
+def _delete_old_rows(connection: Connection, condition: ColumnElement[bool], max_rows: int) -> None:
     newest_first = select(AUDIT.c.number).where(condition).order_by(AUDIT.c.number.desc())
     last_number = connection.scalar(newest_first.offset(max_rows).limit(1))
     if last_number is not None:

@@ -1,4 +1,4 @@
-"""Tokens and what was done with them, as the store gives them out: no secret is among it."""
+"""Rows of tokens, sessions and the audit log; they hold no secrets."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ class TokenRow:
     """One token.
 
     Args:
-        id: Public, short; the token begins with it.
-        name: Whom it stands for: several tokens may have one name, as while one replaces another.
+        id: Short public id, with which the token begins.
+        name: Name of the holder; several tokens may have one name, for example while one replaces another.
         digest: SHA-256 of the whole token, in hexadecimal digits.
-        scopes: What it may do: ``view``, ``submit``, ``agent``, ``admin``.
-        studies: Only on studies whose names begin so; the empty text: on all.
-        created: In UTC, as every moment here, by the clock of the machine that wrote it.
-        expires: None: never.
-        used: When it was accepted last, to about a minute; None: never yet.
-        revoked: None: it is not.
-        created_by: Name of the user who created it; empty if that was the command line on the database.
-        user: Whose studies are begun with it; empty: ``name``.
+        scopes: Permissions: ``view``, ``submit``, ``agent``, ``admin``.
+        studies: Prefix of the names of studies that it may access; empty: all studies.
+        created: Time of creation. All times are in UTC, by the clock of the machine that wrote them.
+        expires: Time of expiry; None: it does not expire.
+        used: When it was last accepted, to about a minute; None: never.
+        revoked: When it was revoked; None: it is valid.
+        created_by: Name of the user who created it; empty: created by the command line on the database.
+        user: Owner of the studies that are created with it; empty: ``name``.
     """
 
     id: str
@@ -42,10 +42,10 @@ class SessionRow:
     """One browser that a user has signed in with a token.
 
     Args:
-        digest: SHA-256 of what the browser holds, in hexadecimal digits.
+        digest: SHA-256 of the browser's secret, in hexadecimal digits.
         token: Id of the token.
         created: In UTC, by the clock of the server that wrote it.
-        expires: The session ends then, if the token has not ended before.
+        expires: Time of expiry; the session also ends with its token.
     """
 
     digest: str
@@ -56,18 +56,18 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRow:
-    """One thing that a user did, or was refused.
+    """One request in the audit log, accepted or refused.
 
     Args:
-        number: Grows with time.
-        moment: When, in UTC.
-        name: Name of the token, or of the person; empty if none was recognised.
-        token: Id of the token; empty without one.
-        address: Where the request came from.
-        action: Method and path, without a query.
+        number: Increasing id.
+        moment: Time of the request, in UTC.
+        name: Name of the token's holder; empty if the token was not recognised.
+        token: Id of the token; empty without a token.
+        address: Address of the client.
+        action: Method and path, without the query.
         status: HTTP status of the answer.
-        study: Name of the study that it was about; empty if it was about none.
-        detail: What else there is to say; no secret.
+        study: Name of the study; empty if the request was not about a study.
+        detail: Further details, without secrets.
     """
 
     number: int

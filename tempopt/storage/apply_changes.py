@@ -1,4 +1,4 @@
-"""What agents have to say about their runs: many changes to many tickets in one transaction."""
+"""Write the changes that agents report: many changes of many tickets in one transaction."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tempopt.storage.changes import (
 )
 from tempopt.storage.claims import (
     LOCKED_TICKET_COLUMNS,
-    change,
+    change_ticket,
     now,
     sanitize_text,
     shorten_text,
@@ -39,12 +39,12 @@ from tempopt.storage.rows import TicketState, checkpoints_to_resume
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 from tempopt.storage.upsert import upsert
 
-MAX_LOG = 64 * 1024
-"""Bytes of a log that are kept: its end."""
+MAX_LOG_BYTES = 64 * 1024
+"""Maximal bytes of a stored log: its end."""
 
 
 class RunRepository(Repository):
-    """The part of :class:`tempopt.storage.Store` that is about what agents say of their runs."""
+    """The method of :class:`tempopt.storage.Store` that writes the changes of agents."""
 
     @write_transaction
     def write(
@@ -61,23 +61,24 @@ class RunRepository(Repository):
         take: ClaimRequest | None = None,
         version: int | None = None,
     ) -> WriteResult:
-        """Write all that happened to runs and renew leases; see ``refused`` for what was not written.
+        """Write changes of runs, renew leases, and claim a ticket; the result lists refused tickets.
 
-        Changes that were written before, and come again because the answer was lost, are accepted. A ticket
-        that others took from this agent for its silence, and that have not been begun since, is its own again
-        and runs on, its lease renewed and that failure taken back; unless the changes end in Lost or
-        Returned: then it waits as it is, and they are accepted and not written. A ticket is taken after all
-        that, in the same transaction, unless anything was refused.
+        Changes that were already written, and are sent again because the answer was lost, are accepted. If
+        the lease of a ticket has expired, and no other agent has claimed it since, it is assigned to this
+        agent again: its lease is renewed and the failure is not counted. If the changes end in AttemptLost or
+        AttemptReleased, it stays waiting instead, and the changes are accepted without being written. The
+        claim is made last, in the same transaction, and only if nothing was refused.
 
         Args:
-            changes: In the order in which they happened.
-            agent: Whose runs these are, as it was named in :meth:`take_ticket`.
-            renew: Attempt by id of the tickets whose runs have made a step since the last time.
-            steps: Optimizer steps that those have done, by id, as far as they are known.
-            lease: Seconds that these get from now on.
-            allow_readoption: Whether tickets may become this agent's again; False for a dead agent's changes.
-            take: The ticket to take; None: none.
-            version: Take it only while the study is running and its tickets are of this version.
+            changes: The changes, in the order in which they happened.
+            agent: Name of the agent, as in :meth:`take_ticket`.
+            renew: Attempt by ticket id, of the runs that have made progress since the last call.
+            steps: Optimizer steps of these runs by ticket id, where known.
+            lease: Seconds of their new leases.
+            allow_readoption: Whether tickets may be assigned to this agent again; False for changes of a dead
+                agent.
+            take: Request for a ticket; None: no ticket is claimed.
+            version: Claim only while the study is running and its tickets have this version.
 
         Raises:
             StudyNotFound: The study has been deleted.
@@ -87,39 +88,39 @@ class RunRepository(Repository):
             attempts[event.ticket_id] = max(event.attempt, attempts.get(event.ticket_id, 0))
         changes_by_ticket: dict[int, list[Change]] = {ticket_id: [] for ticket_id in attempts}
         for event in changes:
-            # Of a ticket that its agent has taken again, the earlier attempt has nothing more to say.
+            # If the agent has claimed the ticket again, changes of the earlier attempt are void.
             if event.attempt == attempts[event.ticket_id]:
                 changes_by_ticket[event.ticket_id].append(event)
-        rows = _lock(connection, study_id, attempts)
+        rows = _lock_tickets(connection, study_id, attempts)
         refusals: dict[int, str] = {}
-        tickets: list[_Ticket] = []
+        tickets: list[_TicketUpdate] = []
         for ticket_id, attempt in attempts.items():
             row, ticket_changes = rows.get(ticket_id), changes_by_ticket[ticket_id]
             why = stale_reason(row, ticket_id, attempt, agent)
             if row is not None and not why:
-                ticket = _Ticket(row)
+                ticket = _TicketUpdate(row)
             elif row is not None and _is_replay(row, attempt, ticket_changes):
                 continue
-            elif row is not None and allow_readoption and _may_come_back(row, attempt, agent):
-                ticket = _Ticket(row, values=values_after_readoption(row, lease))
+            elif row is not None and allow_readoption and _can_readopt(row, attempt, agent):
+                ticket = _TicketUpdate(row, values=values_after_readoption(row, lease))
             else:
                 refusals[ticket_id] = why
                 continue
-            ticket.take_in(ticket_changes)
+            ticket.apply(ticket_changes)
             tickets.append(ticket)
-        _write_down(connection, tickets, renew or {}, steps or {}, lease)
+        _write_tickets(connection, tickets, renew or {}, steps or {}, lease)
         state, now_version, age = study_state(connection, study_id)
-        taken_ticket = None
-        # an agent that errs in what is over errs in what may begin
+        claimed_ticket = None
+        # an agent whose tickets are out of date does not know which may begin
         if take is not None and not refusals and (state, now_version) == ("running", version):
-            taken_ticket = claims.claim_ticket(connection, study_id, agent, take)
+            claimed_ticket = claims.claim_ticket(connection, study_id, agent, take)
         return WriteResult(
-            refused=refusals, state=state, version=now_version, age=age, claimed_ticket=taken_ticket
+            refused=refusals, state=state, version=now_version, age=age, claimed_ticket=claimed_ticket
         )
 
 
-def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
-    """Return the tickets by id, locked until the transaction ends; by id, lest writers lock crosswise."""
+def _lock_tickets(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict[int, Row[Any]]:
+    """Return the tickets by id, locked until the transaction ends; locks in order of id avoid deadlocks."""
     if not ids:
         return {}
     query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(sorted(ids)), TICKET.c.study_id == study_id)
@@ -127,7 +128,7 @@ def _lock(connection: Connection, study_id: int, ids: Mapping[int, int]) -> dict
 
 
 def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
-    """Return whether changes were written before, and only the answer to that was lost."""
+    """Return whether changes were already written, so that only the answer was lost."""
     if row.attempt != attempt:
         return False
     ending = next((c for c in changes if isinstance(c, RunEnded | AttemptLost | AttemptReleased)), None)
@@ -138,14 +139,14 @@ def _is_replay(row: Row[Any], attempt: int, changes: Sequence[Change]) -> bool:
     return bool(row.state == "done")
 
 
-def _may_come_back(row: Row[Any], attempt: int, agent: str) -> bool:
-    """Return whether a ticket was taken from this agent for its silence, and has not been begun since."""
+def _can_readopt(row: Row[Any], attempt: int, agent: str) -> bool:
+    """Return whether the ticket's lease has expired, and no other agent has claimed it since."""
     return (row.state, row.attempt, row.agent) == ("waiting", attempt, agent)
 
 
 @dataclass(slots=True)
-class _Ticket:
-    """One ticket that is held, and what the changes make of it."""
+class _TicketUpdate:
+    """A locked ticket, and the new values that follow from its changes."""
 
     row: Row[Any]
     values: dict[str, Any] = field(default_factory=dict)
@@ -160,7 +161,7 @@ class _Ticket:
         state: TicketState = self.values.get("state", self.row.state)
         return state
 
-    def take_in(self, changes: Sequence[Change]) -> None:
+    def apply(self, changes: Sequence[Change]) -> None:
         """Apply the changes in their order."""
         for event in changes:
             assert self.state == "running", "nothing happens to a run after its end"
@@ -176,30 +177,30 @@ class _Ticket:
                     self.measured["report", event.step] = event.value
                     self.trial.values[event.step] = event.value
                 case CheckpointRecorded():
-                    self._keep(event)
+                    self._record_checkpoint(event)
                 case RunEnded():
-                    self._end(event)
+                    self._end_run(event)
                 case AttemptLost():
-                    self._lose(event)
+                    self._lose_attempt(event)
                 case AttemptReleased():
-                    self._spend(event.seconds, event.gpu_seconds, event.log)
-                    self._peak(event.peak_memory)
+                    self._add_seconds(event.seconds, event.gpu_seconds, event.log)
+                    self._update_peak_memory(event.peak_memory)
                     self.values |= {"state": "waiting", "agent": None, "lease": None}
 
-    def _keep(self, event: CheckpointRecorded) -> None:
+    def _record_checkpoint(self, event: CheckpointRecorded) -> None:
         before = self.values.get("checkpoints", self.row.checkpoints)
         other_checkpoints = [c for c in checkpoints(before) if c.url != event.checkpoint.url]
         self.values["checkpoints"] = document(checkpoints_to_resume([event.checkpoint, *other_checkpoints]))
 
-    def _end(self, event: RunEnded) -> None:
+    def _end_run(self, event: RunEnded) -> None:
         outcomes = event.outcomes
         assert all(m.ticket_id == self.row.id for m in outcomes.measurements), "another ticket's measurements"
-        self._spend(outcomes.seconds, outcomes.gpu_seconds, event.log)
-        self._peak(outcomes.peak_memory)
+        self._add_seconds(outcomes.seconds, outcomes.gpu_seconds, event.log)
+        self._update_peak_memory(outcomes.peak_memory)
         self.measured |= {(m.name, m.step): m.value for m in outcomes.measurements}
         self.maps = outcomes.maps
         if self.row.attempt > 1:
-            # An earlier attempt may have gone further than the one that counts.
+            # An earlier attempt may have made more steps than the one that counts.
             self.last_step = self.trial.last_step = outcomes.steps
         error = sanitize_text(outcomes.error)
         self.values |= {
@@ -214,7 +215,7 @@ class _Ticket:
             "finished": now(),
         }
         if error is not None:
-            # what an earlier attempt was lost by stays known
+            # else the error of an earlier attempt is preserved
             self.values["error"] = error
         self.trial.end = TrialEnd(
             outcome=outcomes.outcome,
@@ -225,8 +226,8 @@ class _Ticket:
             constraints=outcomes.constraints,
         )
 
-    def _lose(self, event: AttemptLost) -> None:
-        self._spend(event.seconds, event.gpu_seconds, event.log)
+    def _lose_attempt(self, event: AttemptLost) -> None:
+        self._add_seconds(event.seconds, event.gpu_seconds, event.log)
         values = values_after_lost_attempt(self.row, event.error, event.max_attempts)
         self.values |= values
         if event.alone:
@@ -234,20 +235,20 @@ class _Ticket:
         if values["state"] == "failed":
             self.trial.end = TrialEnd(outcome="failed", error=values["error"])
 
-    def _spend(self, seconds: float, gpu_seconds: float, log: str) -> None:
+    def _add_seconds(self, seconds: float, gpu_seconds: float, log: str) -> None:
         self.values["seconds"] = clamp_seconds(self.row.seconds + seconds)
         if gpu_seconds:
             self.values["gpu_seconds"] = clamp_seconds(self.row.gpu_seconds + gpu_seconds)
         self.log = log
 
-    def _peak(self, memory: int | None) -> None:
+    def _update_peak_memory(self, memory: int | None) -> None:
         if memory is not None:
             self.values["peak_memory"] = max(memory, self.row.peak_memory or 0)
 
 
-def _write_down(
+def _write_tickets(
     connection: Connection,
-    tickets: Sequence[_Ticket],
+    tickets: Sequence[_TicketUpdate],
     renew: Mapping[int, int],
     steps: Mapping[int, int],
     lease: float,
@@ -255,7 +256,7 @@ def _write_down(
     only_renewed = []
     for ticket in tickets:
         if ticket.last_step is not None:
-            _forget_after(connection, ticket.row.id, ticket.last_step)
+            _delete_reports_after(connection, ticket.row.id, ticket.last_step)
         if ticket.row.id in renew and ticket.state == "running":
             if not ticket.values:
                 only_renewed.append(ticket.row.id)
@@ -264,18 +265,18 @@ def _write_down(
             if ticket.row.id in steps:
                 ticket.values["steps"] = steps[ticket.row.id]
         if ticket.values:
-            change(connection, ticket.row.id, **ticket.values)
+            change_ticket(connection, ticket.row.id, **ticket.values)
     if only_renewed:
         moved_steps = {id: steps[id] for id in only_renewed if id in steps}
         values: dict[str, Any] = {"lease": Clock() + lease}
         if moved_steps:
             values["steps"] = case(moved_steps, value=TICKET.c.id, else_=TICKET.c.steps)
         connection.execute(update(TICKET).where(TICKET.c.id.in_(only_renewed)).values(values))
-    _write_beside(connection, tickets)
+    _write_results(connection, tickets)
 
 
-def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
-    """Write what is kept beside the tickets: measurements, logs, maps and Optuna's trials."""
+def _write_results(connection: Connection, tickets: Sequence[_TicketUpdate]) -> None:
+    """Write the measurements, logs, attention maps and Optuna trials of tickets."""
     measurements = [
         {"ticket_id": t.row.id, "name": name, "step": step, "value": value}
         for t in tickets
@@ -304,12 +305,12 @@ def _write_beside(connection: Connection, tickets: Sequence[_Ticket]) -> None:
     optuna_tables.write_trials(connection, trial_changes)
 
 
-def _forget_after(connection: Connection, ticket_id: int, step: int) -> None:
+def _delete_reports_after(connection: Connection, ticket_id: int, step: int) -> None:
     conditions = (MEASUREMENT.c.ticket_id == ticket_id, MEASUREMENT.c.name == "report")
     connection.execute(delete(MEASUREMENT).where(*conditions, MEASUREMENT.c.step > step))
 
 
 def _log_tail(log: str) -> str:
-    """Return the last bytes of a log, as many as are stored, in whole characters."""
+    """Return the end of a log, at most ``MAX_LOG_BYTES`` bytes, in whole characters."""
     text = (sanitize_text(log) or "").encode()
-    return text[-MAX_LOG:].decode(errors="ignore")
+    return text[-MAX_LOG_BYTES:].decode(errors="ignore")

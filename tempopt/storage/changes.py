@@ -1,4 +1,4 @@
-"""What an agent tells the store about tickets, and what the store answers."""
+"""The changes of tickets that agents report, and the answers of the store."""
 
 from __future__ import annotations
 
@@ -25,34 +25,35 @@ from tempopt.storage.rows import (
     is_finite,
 )
 
-MOST_SECONDS = 1e10
-"""Seconds, and seconds times cards, that count of one attempt at the most: three centuries of one card."""
-Seconds = Annotated[float, Field(ge=0, le=MOST_SECONDS, strict=True)]
+MAX_SECONDS = 1e10
+"""Maximal seconds, and GPU seconds, of one attempt: three centuries of one GPU."""
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, strict=True)]
 
 
 def clamp_seconds(seconds: float) -> float:
-    """Clamp seconds to [0, :data:`MOST_SECONDS`], so that no sum of them overflows."""
-    return max(seconds, 0.0) if seconds <= MOST_SECONDS else MOST_SECONDS
+    """Clamp seconds to [0, :data:`MAX_SECONDS`], so that no sum of them overflows."""
+    return max(seconds, 0.0) if seconds <= MAX_SECONDS else MAX_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """How a run ended, as the agent tells the store.
+    """The outcome of a run, as reported by its agent.
 
-    A complete run whose value is beyond :data:`~tempopt.storage.rows.LARGEST_VALUE` becomes a diverged one.
+    A complete run whose value exceeds :data:`~tempopt.storage.rows.MAX_VALUE` counts as diverged.
 
     Args:
-        value: Finite; None for a run that diverged or failed, and for one pruned before it reported.
+        value: Finite; None for a run that diverged, failed, or was pruned before its first report.
         seconds: Training seconds of this attempt.
-        checkpoint_seconds: Part of them that went into writing checkpoints.
-        gpu_seconds: They times the cards that they were spent on.
-        peak_memory: Most bytes that this attempt had allocated on one card; None without cards.
-        maps: What the heads of its attention attend to, as plain data; None: it was not looked at.
+        checkpoint_seconds: Part of ``seconds`` spent on writing checkpoints.
+        gpu_seconds: ``seconds`` times the number of GPUs.
+        peak_memory: Maximal bytes that this attempt had allocated on one GPU; None without a GPU.
+        maps: Attention maps of its heads, as plain data; None: they were not recorded.
         attributes: Numbers to be shown with its trial in Optuna, by name; finite.
-        constraints: Name of a guard to how far the run exceeds its limit, as Optuna's constraints; finite.
+        constraints: By how much the run exceeds the limit of each guard, by name, as Optuna's constraints;
+            finite.
 
     Raises:
-        ValueError: The value is not finite, or missing from a complete run, or there for a diverged one.
+        ValueError: The value is not finite, a complete run has none, or a diverged or failed run has one.
     """
 
     outcome: Outcome
@@ -72,7 +73,7 @@ class RunOutcome:
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
             raise ValueError(
-                f"The value of a run is finite or None, not {self.value}: a run that is not is diverged."
+                f"The value of a run must be finite or None, not {self.value}: report such a run as diverged."
             )
         if self.value is not None and not is_finite(self.value) and self.outcome in ("complete", "pruned"):
             object.__setattr__(self, "value", None)
@@ -87,7 +88,7 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The run of an attempt has begun to train; what is not said here is as in TicketRow."""
+    """The run of an attempt has begun to train; fields as in TicketRow."""
 
     ticket_id: TicketId
     attempt: Attempt
@@ -99,7 +100,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricReported:
-    """One validation of a run: optimizer step and metric, NaN for one that is not finite (``is_finite``)."""
+    """One validation of a run: optimizer step and metric, NaN if it is not finite (``is_finite``)."""
 
     ticket_id: TicketId
     attempt: Attempt
@@ -113,7 +114,7 @@ class MetricReported:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecorded:
-    """A run has written a checkpoint; those are remembered that :func:`checkpoints_to_resume` names."""
+    """A run has written a checkpoint; :func:`checkpoints_to_resume` selects those that are stored."""
 
     ticket_id: TicketId
     attempt: Attempt
@@ -122,10 +123,10 @@ class CheckpointRecorded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
-    """A run came to an end that its parameters decided.
+    """A run has ended with an outcome of its parameters: complete, pruned or diverged.
 
     Args:
-        log: The end of what it printed.
+        log: The end of its output.
     """
 
     ticket_id: TicketId
@@ -136,15 +137,15 @@ class RunEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptLost:
-    """The infrastructure lost an attempt: the ticket waits again, or has failed for good.
+    """An attempt was lost by the infrastructure: the ticket waits again, or has failed permanently.
 
     Args:
-        error: What happened, for a person to read.
-        max_attempts: Failures after which the ticket is not tried again, >= 1.
+        error: Message on what happened.
+        max_attempts: Failures after which the ticket is not repeated, >= 1.
         seconds: Training seconds of this attempt.
-        log: The end of what the run printed.
-        alone: Whether later attempts are to have a card to themselves.
-        gpu_seconds: The seconds times the cards that they were spent on.
+        log: The end of the run's output.
+        alone: Whether later attempts need a GPU to themselves.
+        gpu_seconds: ``seconds`` times the number of GPUs.
     """
 
     ticket_id: TicketId
@@ -159,9 +160,9 @@ class AttemptLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptReleased:
-    """An attempt was broken off in good order: the ticket waits again, and no failure is counted.
+    """An attempt was ended at a checkpoint: the ticket waits again, and no failure is counted.
 
-    The numbers are as in Outcomes.
+    Fields as in RunOutcome.
     """
 
     ticket_id: TicketId
@@ -173,11 +174,11 @@ class AttemptReleased:
 
 
 def state_after_loss(failures: int, max_attempts: int) -> Literal["waiting", "failed"]:
-    """Return the state of a ticket whose attempt was lost: it waits again, or has failed for good.
+    """Return the state of a ticket whose attempt was lost: it waits again, or has failed permanently.
 
     Args:
-        failures: Attempts that were lost before.
-        max_attempts: Failures after which a ticket is not tried again.
+        failures: Number of attempts that were lost before.
+        max_attempts: Failures after which a ticket is not repeated.
     """
     return "failed" if failures + 1 >= max_attempts else "waiting"
 
@@ -187,17 +188,17 @@ Change = RunStarted | MetricReported | CheckpointRecorded | RunEnded | AttemptLo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRequest:
-    """Which ticket an agent would take, and what it knows of those that others hold.
+    """Which tickets an agent may claim, and which holders it knows to be dead.
 
     Args:
-        max_number_by_kind: The kinds to take from, in their order, each with the highest number that may be
-            taken (None: any).
-        lease: Seconds, > 0, within which the run has to show progress (see ``Store.write``).
-        max_attempts: Failures after which a ticket is not tried again, >= 1.
+        max_number_by_kind: The allowed kinds, in their order, each with the highest allowed number; None: any
+            number.
+        lease: Seconds, > 0, within which the run has to make progress (see ``Store.write``).
+        max_attempts: Failures after which a ticket is not repeated, >= 1.
         dead: Names of agents that are known to have died.
-        held_ticket_ids: Ids of the tickets that this agent knows it holds.
-        expired: Whether leases that are over count; False just after the store was away, when others
-            could not renew theirs either.
+        held_ticket_ids: Ids of the tickets that this agent knows that it holds.
+        expired: Whether tickets with expired leases are reclaimed; False just after an outage of the store,
+            in which other agents could not renew theirs.
     """
 
     max_number_by_kind: Mapping[Kind, int | None]
@@ -210,15 +211,15 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteResult:
-    """What became of changes that were written, and how the study stands.
+    """The result of writing changes, and the state of the study.
 
     Args:
-        refused: Ticket id to the reason, for tickets that are another's by now: what was to be written
-            about them was discarded, and so should their runs be.
+        refused: Reason by ticket id, for tickets that another agent holds by now: their changes were
+            discarded, and their runs should be, too.
         state: State of the study.
         version: Version of its tickets.
         age: Seconds since the study was created, by the database's clock.
-        claimed_ticket: The ticket that was taken with it; None: none was wanted, or there was none.
+        claimed_ticket: The ticket that was claimed; None: none was requested, or none may begin.
     """
 
     refused: dict[int, str]
@@ -230,15 +231,14 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDelta:
-    """What others have done to a study's tickets.
+    """Changes of a study's tickets by other agents.
 
     Args:
         state: State of the study.
-        version: Version of its tickets, no older than this answer; another than before: read all of
-            them again, before anything else is made of this.
-        tickets: Tickets that are not waiting, of those that were asked about.
-        reports: Reports of those among them that are over and belong to an arm that searches, and what they
-            measured of guarded metrics.
+        version: Version of its tickets, not older than this answer. If it has changed, read all tickets
+            again before using this answer.
+        tickets: Those of the requested tickets that are not waiting.
+        reports: Reports and guarded metrics of the search tickets among them that are over.
         age: Seconds since the study was created, by the database's clock.
     """
 

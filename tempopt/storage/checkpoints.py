@@ -1,7 +1,7 @@
-"""Where checkpoints live: fsspec URLs, checked before use, and what lies under them counted and deleted.
+"""Locations of checkpoints: fsspec URLs, validated before use; sizes and deletion of the files below them.
 
-Layout: ``<place>/<study>/<run>/<file>``, the files being a run's checkpoints and its log. Knows neither what
-is in a checkpoint nor SQL; loads fsspec only when it is asked something.
+Layout: ``<folder>/<study>/<run>/<file>``, with the checkpoints and the log of a run. Independent of the
+content of checkpoints and of SQL; loads fsspec at the first call.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tempopt.files import remove_new_empty_folders
 from tempopt.storage.rows import KINDS, Kind
 
 DEFAULT_FOLDER = "tempopt-runs"
-"""Where checkpoints and logs lie unless something else is said: a folder in the current one."""
-# What was left half written, half fetched, or half put through a server, included.
+"""Default folder for checkpoints and logs, in the current folder."""
+# Includes files that are incompletely written, downloaded or uploaded.
 CHECKPOINT = re.compile(
     r"(?:step-([0-9]+)|resume)-[0-9]+\.ckpt(?:(?:\.[0-9a-f]{8,32}(?:\.[0-9]+)?)?\.writing)?"
 )
-"""Names of checkpoints; the first group is the step, None for a copy that was fetched to go on from."""
+"""Names of checkpoints; the first group is the step, None for a copy that was downloaded to resume from."""
 RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,}}")
-"""Names of runs' folders."""
+"""Names of the folders of runs."""
 
 _LOCAL = ("file", "local")
-# Object stores: an object is there whole or not at all, and server and keys are given by the configuration of
-# the reader, not by the URL. What else fsspec knows would have the database say whom a reader connects to
-# (http, sftp, hdfs), or what it runs (reference).
+# Object stores: an object exists completely or not at all, and server and keys come from the configuration of
+# the reader, not from the URL. With other protocols of fsspec the database would decide to which host a
+# reader connects (http, sftp, hdfs) or what it runs (reference).
 _STORES = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
 SERVED = "tempopt"
-"""Protocol of checkpoints behind a server; only workers of an agent that works for one know it."""
-# What pip installs for a protocol; for others fsspec says it.
+"""Protocol of checkpoints behind a server; only workers of a server's agent support it."""
+# Extra of tempopt for a protocol; for other protocols fsspec's own message names the package.
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
-# Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
+# Greedy up to the last "@": a password with an "@" that is not percent-encoded is masked completely.
 _USERINFO = re.compile(r"(?<=://)[^:@/]*:.*@", re.DOTALL)
 _SECRET_QUERY = re.compile(
     r"(?<=[?&])([^=&]{0,60}(?:pass|pwd|secret|token|key|sig)[^=&]*=)[^&]+", re.IGNORECASE
@@ -47,30 +47,30 @@ _SECRET_QUERY = re.compile(
 
 
 def normalize_checkpoint_url(path: str | Path) -> str:
-    """Return the absolute URL (or path, on this machine) of a folder that can be written to.
+    """Return the absolute URL (or local path) of a folder, after checking that it is writable.
 
     Args:
-        path: A path, of a folder that can be made if it is not there, or an fsspec URL such as
-            ``s3://bucket/folder``.
+        path: A path, or an fsspec URL such as ``s3://bucket/folder``. A missing folder is made.
 
     Raises:
-        UsageError: It cannot be read, reached, made or written to, or it holds a password.
+        UsageError: The URL is invalid or holds a password, or the folder cannot be reached, made or written
+            to.
     """
     url = absolute(path)
     fs, folder = open_filesystem(url)
     probe = f"{folder}/.tempopt-{uuid.uuid4().hex}"
     try:
-        # what is asked of a folder leaves none behind: the study may be refused yet
+        # the check leaves no new folder behind: the study may still be refused
         with remove_new_empty_folders(Path(folder)) if is_local(url) else contextlib.nullcontext():
             if is_local(url):
                 fs.makedirs(folder, exist_ok=True)
             fs.pipe_file(probe, b"tempopt")
             fs.rm_file(probe)
     except Exception as error:
-        # each store has errors of its own
+        # each file system raises its own errors
         why = f"{type(error).__name__}: {error}".removesuffix(": ")
         if is_local(url):
-            # a full disk has room for an empty file; an object is there whole or not at all
+            # on a full disk an empty file may remain; an object exists completely or not at all
             with contextlib.suppress(OSError):
                 Path(probe).unlink()
         raise UsageError(
@@ -81,10 +81,10 @@ def normalize_checkpoint_url(path: str | Path) -> str:
 
 
 def absolute(path: str | Path) -> str:
-    """Return the absolute URL (or path, on this machine) of a folder that may be elsewhere.
+    """Return the absolute URL (or local path) of a folder, without access to it.
 
     Raises:
-        UsageError: It is empty, holds a password, or :func:`open_filesystem` does not support its kind.
+        UsageError: The URL is empty, holds a password, or has a protocol that is not supported.
     """
     text = str(path).strip()
     if not text:
@@ -94,14 +94,14 @@ def absolute(path: str | Path) -> str:
     masked_text = _SECRET_QUERY.sub(r"\1***", _USERINFO.sub("***@", text))
     if masked_text != text:
         raise UsageError(
-            f"The URL of the checkpoints, {masked_text}, holds a password or a key, and would be kept in the "
-            "study's database. Leave it out, and give it to the storage's own client, by its environment "
+            f"The URL of the checkpoints, {masked_text}, holds a password or a key, and would be stored in "
+            "the study's database. Leave it out, and give it to the storage's own client, by its environment "
             "variables or files (AWS_ACCESS_KEY_ID, ~/.aws, FSSPEC_<PROTOCOL>_PASSWORD, ...)."
         )
     if is_local(text):
         text = str(absolute_path(str(local_path(text)), "The folder for checkpoints"))
     else:
-        _refuse_other(text)
+        _check_object_store_protocol(text)
     return text.rstrip("/") or "/"
 
 
@@ -112,23 +112,23 @@ def is_local(url: str) -> bool:
 
 
 def join(url: str, *parts: str) -> str:
-    """Return the URL of what lies under another."""
+    """Return the URL of a file or folder below another."""
     return "/".join([url.rstrip("/"), *parts])
 
 
 def local_path(url: str) -> Path:
-    """Return the path of a folder or file of this machine."""
+    """Return the path of a local URL."""
     assert is_local(url)
     return Path(url.partition("://")[2] if "://" in url else url)
 
 
 def run_name(kind: Kind, number: int) -> str:
-    """Return what the folder of a run is called, as in ``search-0003``."""
+    """Return the name of a run's folder, as in ``search-0003``."""
     return f"{kind}-{number:04d}"
 
 
 def belongs_to_run(url: str, *, study: str, run: str) -> bool:
-    """Return whether a URL is that of a checkpoint, as tempopt names them, of a study's run.
+    """Return whether a URL is that of a checkpoint of a study's run, by tempopt's names.
 
     Args:
         run: Name of the run's folder.
@@ -144,11 +144,11 @@ def belongs_to_run(url: str, *, study: str, run: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovalResult:
-    """What came of deleting files.
+    """The result of deleting files.
 
     Args:
-        freed: Bytes.
-        not_removed: Files that could not be deleted, by URL, and why.
+        freed: Bytes that were freed.
+        not_removed: Reason by URL, for files that could not be deleted.
     """
 
     freed: int
@@ -156,20 +156,20 @@ class RemovalResult:
 
 
 def remove(urls: Iterable[str]) -> RemovalResult:
-    """Delete files, whatever becomes of any of them; one that is not there is none to delete."""
+    """Delete files, continuing after errors; missing files are ignored."""
     freed = 0
     reasons: dict[str, str] = {}
     for url in urls:
         try:
             fs, path = open_filesystem(url)
-            # what was listed once may be listed from memory
+            # the listing may be cached
             fs.invalidate_cache()
             size = fs.size(path) or 0
             fs.rm_file(path)
         except FileNotFoundError:
             continue
         except Exception as error:
-            # each storage has errors of its own
+            # each file system raises its own errors
             reasons[url] = error_reason(error)
         else:
             freed += size
@@ -177,12 +177,12 @@ def remove(urls: Iterable[str]) -> RemovalResult:
 
 
 def error_reason(error: Exception) -> str:
-    """Return in few words why something could not be done to a file or a storage."""
+    """Return a short reason of an error of a file or a storage."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def disk_usage(url: str) -> dict[str, int]:
-    """Return the bytes of each file below a folder by its URL; empty if there is no such folder.
+    """Return the bytes of each file below a folder by URL; empty if the folder does not exist.
 
     Raises:
         OSError: The storage cannot be reached.
@@ -199,7 +199,7 @@ def disk_usage(url: str) -> dict[str, int]:
 
 
 def open_filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system (fsspec's) of a path or URL, and the path in it; connects to nothing yet.
+    """Return the fsspec file system of a path or URL, and the path in it, without connecting.
 
     Raises:
         UsageError: It is neither a path nor the URL of an object store, or a package is missing.
@@ -207,13 +207,13 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     import fsspec
 
     if is_local(url):
-        # not by fsspec's own reading of URLs, to which "a::b" is a chain of file systems
+        # not by fsspec's parser, to which "a::b" is a chain of file systems
         return fsspec.filesystem("file"), str(local_path(url).absolute())
     if url.startswith(f"{SERVED}://") and os.environ.get("TEMPOPT_SERVER"):
         from tempopt.storage.http.filesystem import ServerFileSystem
 
         return ServerFileSystem(), url.partition("://")[2]
-    protocol = _refuse_other(url)
+    protocol = _check_object_store_protocol(url)
     try:
         fs, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
@@ -231,13 +231,13 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _refuse_other(url: str) -> str:
-    """Return the protocol of an object store's URL; refuse every other URL."""
+def _check_object_store_protocol(url: str) -> str:
+    """Return the protocol of an object store's URL; refuse all other URLs."""
     protocol = url.partition("://")[0]
     if protocol in _STORES and "::" not in url:
         return protocol
     allowed = ", ".join(f"{scheme}://" for scheme in (*_LOCAL, *_STORES))
     raise UsageError(
-        f"{url} is no place for checkpoints. Give a path, or a URL such as s3://bucket/folder; a URL "
-        f"begins with one of {allowed}, and chains nothing with ::."
+        f"{url} is not supported for checkpoints. Give a path, or a URL such as s3://bucket/folder; a URL "
+        f"has to begin with one of {allowed}, and must not contain ::."
     )

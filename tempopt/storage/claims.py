@@ -1,4 +1,4 @@
-"""Who holds which ticket: taking and losing, as functions of a connection in a transaction."""
+"""Claim and reclaim tickets, as functions of a connection in a transaction."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from tempopt.storage import optuna_tables
 from tempopt.storage.changes import ClaimRequest, state_after_loss
 from tempopt.storage.clock import Clock
 from tempopt.storage.models import MAX_NAME, STUDY, TICKET
-from tempopt.storage.queries import ORDER, TICKET_COLUMNS, ticket_row, up_to
+from tempopt.storage.queries import ORDER, TICKET_COLUMNS, number_limit_clause, ticket_row
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
-# MySQL locks what it reads: with a sort it would lock all waiting tickets, and other agents would skip them.
+# MySQL locks the rows that it reads: a sort would lock all waiting tickets, and other agents would skip them.
 NEXT_TICKET_HINT = (TICKET, "FORCE INDEX (tempopt_ticket_next)", "mysql")
-# What a write looks at before it changes a ticket: all but what may be long.
+# The columns that a write reads before it changes a ticket: all but the long ones.
 LOCKED_TICKET_COLUMNS = [c for c in TICKET.c if c.name not in ("parameters", "sampled", "error", "code")]
 
 
 def claim_ticket(
     connection: Connection, study_id: int, agent: str, request: ClaimRequest
 ) -> TicketRow | None:
-    """Return tickets of dead or expired holders to waiting, then claim the next; None: there is none."""
+    """Reclaim tickets of dead or expired holders, then claim and return the next; None if there is none."""
     _reclaim(connection, study_id, agent, request)
     conditions = (
         TICKET.c.study_id == study_id,
         TICKET.c.state == "waiting",
-        up_to(request.max_number_by_kind),
+        number_limit_clause(request.max_number_by_kind),
     )
-    # A paused study gives out no tickets, even before its agents know.
+    # No ticket of a paused study can be claimed, even before its agents know that it is paused.
     running = select(STUDY.c.state).where(STUDY.c.id == study_id).scalar_subquery() == "running"
-    # SQLite leaves FOR UPDATE out: there the transaction has begun IMMEDIATE and is alone.
+    # SQLite ignores FOR UPDATE: its transaction has begun IMMEDIATE and is the only one that writes.
     row = connection.execute(
         select(*TICKET_COLUMNS)
         .where(*conditions, running)
@@ -51,20 +51,20 @@ def claim_ticket(
         "agent": agent,
         "started": now(),
     }
-    change(connection, row.id, **values, lease=Clock() + request.lease)
+    change_ticket(connection, row.id, **values, lease=Clock() + request.lease)
     return replace(ticket_row(row), **values, lease=float(request.lease))
 
 
 def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRequest) -> None:
-    """Return to waiting what runs with an expired lease, a dead agent, or unknown to the asking agent."""
+    """Release running tickets whose lease has expired, whose agent is dead, or whose claim got no answer."""
     running = and_(TICKET.c.study_id == study_id, TICKET.c.state == "running")
     not_held_by_asker = and_(TICKET.c.agent == agent, TICKET.c.id.not_in(list(request.held_ticket_ids)))
     is_gone: ColumnElement[bool] = TICKET.c.agent.in_(list(request.dead)) if request.dead else false()
     if request.expired:
         is_gone = or_(is_gone, TICKET.c.lease <= Clock())
-    # The asker is alive: tickets that it holds stay with it, even with an expired lease.
+    # The requesting agent is alive: it keeps its tickets even if their leases have expired.
     free = and_(running, or_(not_held_by_asker, and_(TICKET.c.agent != agent, is_gone)))
-    # Looked for without locks: MySQL would lock every running ticket that it passes, and writers wait.
+    # Without locks: MySQL would lock every running ticket that it reads, and block writers.
     ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*NEXT_TICKET_HINT)).all()
     if not ids:
         return
@@ -72,21 +72,21 @@ def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRe
     failed = {}
     for row in connection.execute(query.with_for_update(skip_locked=True)).all():
         if row.agent == agent:
-            # The reply to its claim was lost: nothing was begun, and nothing failed.
-            change(connection, row.id, state="waiting", agent=None, lease=None)
+            # The answer to its claim was lost: the run has not begun, and no failure is counted.
+            change_ticket(connection, row.id, state="waiting", agent=None, lease=None)
             continue
-        why = "died" if row.agent in request.dead else "made no step for as long as its lease"
+        why = "died" if row.agent in request.dead else "made no progress within its lease"
         error = f"Attempt {row.attempt} was lost: its agent {row.agent} {why}."
         values = values_after_lost_attempt(row, error, request.max_attempts)
-        # It keeps the agent's name, so that the agent can readopt it until another claims it.
-        change(connection, row.id, **values | {"agent": row.agent})
+        # The agent's name is kept, so that the agent can readopt the ticket until another claims it.
+        change_ticket(connection, row.id, **values | {"agent": row.agent})
         if values["state"] == "failed" and row.trial_id is not None:
             failed[row.trial_id] = TrialChange(end=TrialEnd(outcome="failed", error=error))
     optuna_tables.write_trials(connection, failed)
 
 
 def values_after_lost_attempt(row: Row[Any], error: str, max_attempts: int) -> dict[str, Any]:
-    """Return the columns of a ticket whose attempt was lost: it waits again, or has failed for good."""
+    """Return the columns of a ticket whose attempt was lost: it waits again, or has failed permanently."""
     state = state_after_loss(row.failures, max_attempts)
     is_last = state == "failed"
     return {
@@ -101,13 +101,13 @@ def values_after_lost_attempt(row: Row[Any], error: str, max_attempts: int) -> d
 
 
 def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str | None = None) -> str:
-    """Return why an attempt may not write about its ticket any more; the empty text if it may.
+    """Return why an attempt may no longer write about its ticket; the empty text if it may.
 
     Args:
-        agent: Who must hold the ticket; None: check the attempt number only.
+        agent: Agent that must hold the ticket; None: check the attempt only.
     """
     if row is None:
-        return f"Ticket {ticket_id} has been deleted meanwhile; attempt {attempt} is discarded."
+        return f"Ticket {ticket_id} has been deleted; attempt {attempt} is discarded."
     if (row.attempt, row.state) == (attempt, "running") and agent in (None, row.agent):
         return ""
     return (
@@ -117,7 +117,7 @@ def stale_reason(row: Row[Any] | None, ticket_id: int, attempt: int, agent: str 
 
 
 def values_after_readoption(row: Row[Any], lease: float) -> dict[str, Any]:
-    """Return the columns of a ticket that was thought to be lost, and whose holder has come back."""
+    """Return the columns of a reclaimed ticket whose holder has reported again."""
     return {
         "state": "running",
         "lease": Clock() + lease,
@@ -126,22 +126,22 @@ def values_after_readoption(row: Row[Any], lease: float) -> dict[str, Any]:
     }
 
 
-def change(connection: Connection, ticket_id: int, **values: Any) -> None:
+def change_ticket(connection: Connection, ticket_id: int, **values: Any) -> None:
     """Write columns of one ticket."""
     connection.execute(update(TICKET).where(TICKET.c.id == ticket_id).values(values))
 
 
 def now() -> datetime:
-    """Return this moment by this machine's clock: for people to read, never to compare."""
+    """Return the current time by this machine's clock: for display, never for comparisons."""
     return datetime.now(UTC)
 
 
 def sanitize_text(text: str | None) -> str | None:
-    """Return a text that every database can hold: no NUL (PostgreSQL), no half surrogates (all)."""
+    """Return a text that every database can store: without NUL (PostgreSQL) and lone surrogates (all)."""
     return None if text is None else text.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
 
 
 def shorten_text(text: str | None) -> str | None:
-    """Return as much of a text as a column for names holds."""
+    """Return a text cut to the size of a column for names."""
     storable_text = sanitize_text(text)
     return None if storable_text is None else storable_text[:MAX_NAME]

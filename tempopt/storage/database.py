@@ -1,4 +1,4 @@
-"""Connections and transactions on one database, with failures told in words; knows no tables."""
+"""Connections and transactions of one database, with readable errors; independent of the tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import StorageError
-from tempopt.storage.database_errors import error_kind, to_storage_error
+from tempopt.storage.database_errors import classify_error, raise_storage_error
 from tempopt.storage.engines import server_engine, sqlite_engine
 from tempopt.storage.urls import DatabaseUrl
 
@@ -23,17 +23,17 @@ T = TypeVar("T")
 R = TypeVar("R", bound="Repository")
 
 _EXTRAS = {"postgresql": ("psycopg", "postgresql"), "mysql": ("pymysql", "mysql")}
-_PATIENCE_SECONDS = 20.0
-# Not the global generator: waiting must not move anybody's random numbers.
+_MAX_LOCK_SECONDS = 20.0
+# Not the global generator: waiting must not change the user's random numbers.
 _JITTER = random.SystemRandom()
 
 
 class Database:
-    """One database: an engine that reads, an engine that writes, and the URL that may be shown.
+    """One database: an engine for reads, an engine for writes, and its URL.
 
-    Work is handed in as a function of a connection and runs in one transaction; a write that met
-    a lock or a deadlock is rolled back and tried again from its beginning. A connection that was lost is
-    told and not tried again, since what was to be written may have been: the next call makes a new one.
+    Each call runs a function of a connection in one transaction. A write that met a lock or a deadlock is
+    rolled back and repeated. A lost connection raises StoreUnreachable and is not repeated, since the
+    transaction may have been committed; the next call makes a new connection.
 
     Raises:
         StorageError: The driver of the database is not installed.
@@ -56,51 +56,52 @@ class Database:
             ) from None
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """Run the work in one transaction that writes nothing.
+        """Run a function in one read-only transaction.
 
         Raises:
-            StoreUnreachable: The database is away or held by others.
+            StoreUnreachable: The database cannot be reached, or is locked by others.
             StorageError: It fails.
         """
         try:
             with self._reader.begin() as connection:
                 return work(connection)
         except SQLAlchemyError as error:
-            to_storage_error(self.address, self.dialect, error)
+            raise_storage_error(self.address, self.dialect, error)
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run the work in one transaction, again if it met a lock.
+        """Run a function in one transaction, repeated if it met a lock.
 
         Raises:
-            StoreUnreachable: The database is away or held by others; what was written may be there or not.
+            StoreUnreachable: The database cannot be reached, or is locked by others; the transaction may have
+                been committed.
             StorageError: It fails.
         """
-        give_up = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _MAX_LOCK_SECONDS
         pause = 0.01
         while True:
             try:
                 with self._writer.begin() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
-                kind = error_kind(self.dialect, error)
-                if kind != "locked" or time.monotonic() > give_up:
+                kind = classify_error(self.dialect, error)
+                if kind != "locked" or time.monotonic() > deadline:
                     if kind == "busy":
-                        # after a fail-over, a connection may be the one to what has become a standby
+                        # after a fail-over, the connection may lead to a server that is now a standby
                         self._writer.dispose()
-                    to_storage_error(self.address, self.dialect, error)
+                    raise_storage_error(self.address, self.dialect, error)
             time.sleep(pause * _JITTER.uniform(0.5, 1.5))
             pause = min(2 * pause, 0.5)
 
     @property
     def engine(self) -> Engine:
-        """The engine that writes."""
+        """The engine for writes."""
         return self._writer
 
-    def write_ahead(self) -> None:
-        """Let SQLite's readers and its writer work at the same time (kept in the file); others do already."""
+    def enable_write_ahead_log(self) -> None:
+        """Allow SQLite to read during a write (stored in the file); other databases do so anyway."""
         if self.dialect != "sqlite":
             return
-        # A file system without shared memory, or the database is in use: the old journal is right too.
+        # Fails without shared memory, or while the database is in use: the rollback journal works, too.
         with (
             contextlib.suppress(sqlite3.OperationalError),
             contextlib.closing(self._writer.raw_connection()) as raw,
@@ -125,7 +126,7 @@ class Repository:
 
 
 def read_transaction(method: Callable[Concatenate[R, Connection, P], T]) -> Callable[Concatenate[R, P], T]:
-    """Run a method of a repository in one transaction that writes nothing; callers give no connection."""
+    """Run a method of a repository in one read-only transaction; callers pass no connection."""
 
     @functools.wraps(method)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -135,7 +136,7 @@ def read_transaction(method: Callable[Concatenate[R, Connection, P], T]) -> Call
 
 
 def write_transaction(method: Callable[Concatenate[R, Connection, P], T]) -> Callable[Concatenate[R, P], T]:
-    """Run a method of a repository in one transaction, from its beginning again if it met a lock."""
+    """Run a method of a repository in one transaction, repeated if it met a lock."""
 
     @functools.wraps(method)
     def call(self: R, /, *args: P.args, **kwargs: P.kwargs) -> T:

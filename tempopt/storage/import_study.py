@@ -1,4 +1,4 @@
-"""A whole study written into a database at once: ids, and trials in Optuna's tables, are its own there."""
+"""Write a complete study into a database, with new ids and with new trials in Optuna's tables."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tempopt.errors import StorageError
 from tempopt.storage import optuna_tables, queries
 from tempopt.storage.claims import sanitize_text
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY
+from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import TERMINAL_STATES, LogRow, Measurement, StudyRow, TicketRow, TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 from tempopt.storage.upsert import insert_row
 
-# What is another in each database, or is told by the tickets that wait.
+# Columns that differ between databases, or that waiting tickets do not have.
 _EXCLUDED_COLUMNS = ("id", "study_id", "lease", "agent", "trial_number")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyDump:
-    """A study with everything that hangs on it; ids are those of the database that it was read from.
+    """A study with all its rows; ids are those of the database from which it was read.
 
     Args:
         study: Its row.
-        tickets: Its tickets; those that are running are written as waiting.
-        measurements: Everything that its runs measured.
-        logs: The ends of what they printed.
-        maps: What heads attend to, by ticket.
-        warm_start: What it keeps of earlier studies.
-        trials: Parameters of the Optuna trials, by the ticket that owns each.
+        tickets: Its tickets; running ones are written as waiting.
+        measurements: All measurements of its runs.
+        logs: The ends of their outputs.
+        maps: Attention maps, by ticket.
+        warm_start: Its warm-start runs of earlier studies.
+        trials: Parameters of the Optuna trials, by ticket.
     """
 
     study: StudyRow
@@ -47,8 +47,8 @@ class StudyDump:
     trials: Mapping[int, Sequence[TrialParam]]
 
 
-def write(connection: Connection, whole_study: StudyDump, *, url_shown: str) -> int:
-    """Write a study, and return its id; Optuna's study of its name is there.
+def write(connection: Connection, whole_study: StudyDump, *, masked_url: str) -> int:
+    """Write a study, and return its id; Optuna's study of its name must exist.
 
     Raises:
         StorageError: There is a study of that name.
@@ -61,7 +61,7 @@ def write(connection: Connection, whole_study: StudyDump, *, url_shown: str) -> 
         study_id = insert_row(connection, STUDY, row)
     except IntegrityError:
         raise StorageError(
-            f'The store {url_shown} has a study "{study.name}" already. Load it under another name: '
+            f'The store {masked_url} already has a study "{study.name}". Load it under another name: '
             "--name NAME"
         ) from None
     ids = _write_tickets(connection, study_id, whole_study.tickets)
@@ -69,20 +69,20 @@ def write(connection: Connection, whole_study: StudyDump, *, url_shown: str) -> 
         {**dataclasses.asdict(measurement), "ticket_id": ids[measurement.ticket_id]}
         for measurement in whole_study.measurements
     )
-    _write_in_parts(connection, MEASUREMENT, measurements)
+    _insert_in_batches(connection, MEASUREMENT, measurements)
     logs = (
         {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": sanitize_text(log.text)}
         for log in whole_study.logs
     )
-    _write_in_parts(connection, LOG, logs)
+    _insert_in_batches(connection, LOG, logs)
     maps = ({"ticket_id": ids[id], "maps": ticket_maps} for id, ticket_maps in whole_study.maps.items())
-    _write_in_parts(connection, ATTENTION_MAP, maps)
+    _insert_in_batches(connection, ATTENTION_MAP, maps)
     _write_trials(connection, whole_study, ids)
     return study_id
 
 
 def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
-    """Write tickets, and return the id of each by the one that it had."""
+    """Write tickets, and return the new id by the old one."""
     ids: dict[int, int] = {}
     columns = [f.name for f in fields(TicketRow) if f.name not in _EXCLUDED_COLUMNS]
     for ticket in sorted(tickets, key=lambda ticket: ticket.id):
@@ -99,7 +99,7 @@ def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[Tick
 
 
 def _write_trials(connection: Connection, whole_study: StudyDump, ids: Mapping[int, int]) -> None:
-    """Write the Optuna trials of tickets, in the order in which they were begun."""
+    """Write the Optuna trials of tickets, in the order in which they began."""
     if not optuna_tables.is_supported_schema(connection):
         return
     owners = [ticket for ticket in whole_study.tickets if ticket.id in whole_study.trials]
@@ -126,7 +126,7 @@ def _write_trials(connection: Connection, whole_study: StudyDump, ids: Mapping[i
     optuna_tables.write_trials(connection, changes)
 
 
-def _write_in_parts(connection: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
+def _insert_in_batches(connection: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
     remaining = iter(rows)
-    while part := list(itertools.islice(remaining, MANY)):
+    while part := list(itertools.islice(remaining, MAX_IDS)):
         connection.execute(insert(table), part)

@@ -1,7 +1,7 @@
-"""The tables of the store, as they are now; the migrations have their history.
+"""The current tables of the store; the migrations have their history.
 
-Keys that are searched for are columns, documents are JSON text. States and kinds are plain
-strings without CHECK, so that SQLite can take a new one without rebuilding the table.
+Searched keys are columns, documents are JSON text. States and kinds are plain strings without CHECK, so that
+SQLite can accept a new one without rebuilding the table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LongText = Text().with_variant(mysql.LONGTEXT(), "mysql")
 Moment = DateTime().with_variant(mysql.DATETIME(fsp=6), "mysql")
 
 # utf8mb4_bin: names that differ in case are different names, as on the other databases.
-# sqlite_autoincrement: an id that was deleted is never given out again.
+# sqlite_autoincrement: the id of a deleted row is never used again.
 OPTIONS: dict[str, Any] = {
     "mysql_engine": "InnoDB",
     "mysql_default_charset": "utf8mb4",
@@ -49,7 +49,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class JsonDocument(TypeDecorator[Any]):
-    """Plain data as JSON text: key order and every float come back exactly, on every database."""
+    """Plain data as JSON text, which preserves key order and floats exactly on every database."""
 
     impl = LongText
     cache_ok = True
@@ -62,7 +62,7 @@ class JsonDocument(TypeDecorator[Any]):
 
 
 class Utc(TypeDecorator[datetime]):
-    """A moment: aware and UTC in Python, naive UTC in the table."""
+    """A time: aware and UTC in Python, naive UTC in the table."""
 
     impl = Moment
     cache_ok = True
@@ -75,7 +75,7 @@ class Utc(TypeDecorator[datetime]):
 
 
 class NonFiniteFloat(TypeDecorator[float]):
-    """A measured value: NaN in Python and null in the table where it is not finite."""
+    """A measured value; if it is not finite, NaN in Python and null in the table."""
 
     impl = Double
     cache_ok = True
@@ -150,7 +150,7 @@ TICKET = Table(
     Column("machine", String(MAX_NAME)),
     Column("device", String(MAX_NAME)),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
-    # The order in which tickets are taken: the next one is found, and locked, without a sort.
+    # The order in which tickets are claimed: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),
     **OPTIONS,
 )
@@ -184,7 +184,7 @@ ATTENTION_MAP = Table(
     **{**OPTIONS, "sqlite_autoincrement": False},
 )
 
-# By the study's name: agents are started before there is a study, and whichever is first begins it.
+# By the study's name: agents are started before the study exists, and the first one creates it.
 JOB = Table(
     "tempopt_job",
     METADATA,
@@ -233,7 +233,7 @@ AUDIT = Table(
 SESSION = Table(
     "tempopt_session",
     METADATA,
-    Column("digest", String(64), primary_key=True, comment="SHA-256 of what the browser holds"),
+    Column("digest", String(64), primary_key=True, comment="SHA-256 of the browser's secret"),
     Column("token", String(MAX_NAME), nullable=False),
     Column("created", Utc, nullable=False),
     Column("expires", Utc, nullable=False),

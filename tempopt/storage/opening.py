@@ -1,4 +1,4 @@
-"""Open the store behind a URL: that of a database, or of a server."""
+"""Open the store at a URL of a database or a server."""
 
 from __future__ import annotations
 
@@ -13,16 +13,19 @@ if TYPE_CHECKING:
 
 
 def open_store(url: str, *, create: bool = True) -> Store:
-    """Open the store at a URL; StorageError if it cannot be reached, read or written.
+    """Open the store at a URL.
 
     Args:
-        url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``;
-            or that of a server, ``https://...``, whose studies can be read
+    url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``;
+        or the URL of a server, ``https://...``, whose studies can be read
             (:class:`tempopt.storage.http.remote_store.RemoteStore`).
-        create: Whether tables that are missing are created; False: a store must be there.
+        create: Whether missing tables are created; False: the tables must exist.
+
+        Raises:
+            StorageError: The store cannot be reached, read or written.
     """
     if is_server(url):
-        # it loads what sends requests, which a database does without
+        # lazy import: a database needs no HTTP client
         from tempopt.storage.http.remote_store import RemoteStore
 
         return RemoteStore.at(url)
@@ -30,7 +33,7 @@ def open_store(url: str, *, create: bool = True) -> Store:
 
 
 def as_remote_store(store: Store) -> RemoteStore | None:
-    """Return a store as one behind a server, None if it is that of a database."""
+    """Return the store if it is behind a server, None if it is a database."""
     if not is_server(store.url):
         return None
     from tempopt.storage.http.remote_store import RemoteStore

@@ -1,6 +1,6 @@
-"""Optuna's study of a name, made with Optuna's public calls, which create its tables.
+"""Create Optuna's study of a name with Optuna's public calls, which create its tables.
 
-It is a copy for people to look at; the studies of record are ours. Optuna is imported on the first call.
+It is a copy for Optuna's tools; the search does not read it. Optuna is imported at the first call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sqlalchemy import NullPool
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import UsageError
-from tempopt.storage.database_errors import to_storage_error
+from tempopt.storage.database_errors import raise_storage_error
 from tempopt.storage.urls import parse_database_url
 
 if TYPE_CHECKING:
@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from optuna.study import StudyDirection
 
 _LOGGER = logging.getLogger("tempopt")
-OURS = "tempopt"
-"""User attribute of a study: it was made by tempopt."""
+TEMPOPT_ATTRIBUTE = "tempopt"
+"""User attribute of a study that was created by tempopt."""
 _ATTEMPTS = 10
 _JITTER = random.SystemRandom()
 
 
 def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
-    """Make Optuna's study of a name, or see that it is ours if it is there.
+    """Create Optuna's study of a name; if it exists, check that tempopt created it.
 
-    If Optuna refuses the database, since its tables are of a version that the Optuna installed here does not
-    know, that is logged and the search continues without an Optuna study. No connection stays open.
+    If Optuna refuses the database, because its tables have a version that the installed Optuna does not know,
+    a warning is logged and the search continues without an Optuna study. All connections are closed.
 
     Args:
         url: Database URL, driver included.
-        name: Study name, the same as ours.
+        name: Name of the study, the same as in tempopt.
         direction: ``maximize`` or ``minimize``.
         metric: Name of the metric.
 
     Raises:
-        UsageError: Another program keeps a study of that name in this database, or the database takes
-            that name for another's.
-        StorageError: The database fails; StoreUnreachable, if it may be there again later.
+        UsageError: Another program has a study of that name in this database, or the database cannot
+            distinguish the name from another one.
+        StorageError: The database fails; StoreUnreachable, if it may be reachable later.
     """
     from optuna.study import StudyDirection
 
     for attempt in range(_ATTEMPTS):
         try:
-            storage = _storage(url)
+            storage = _open_storage(url)
             try:
                 return _make_study(storage, name, [StudyDirection[direction.upper()]], metric)
             finally:
@@ -59,17 +59,17 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
         except UsageError:
             raise
         except Exception as error:
-            # Optuna says so of tables that are of another version, which waiting does not change
+            # raised for tables of another version, which waiting does not change
             if type(error) is RuntimeError:
                 _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
                 return None
             fault = error if isinstance(error, SQLAlchemyError) else error.__cause__
             if attempt == _ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
                 address = parse_database_url(url)
-                to_storage_error(address, address.url.get_backend_name(), fault)
+                raise_storage_error(address, address.url.get_backend_name(), fault)
             if attempt == _ATTEMPTS - 1:
                 raise
-            # of those that make the tables at one moment, all but one fail at first
+            # of processes that create the tables at the same time, all but one fail at first
             time.sleep(_JITTER.uniform(0.1, 0.5))
     return None
 
@@ -83,24 +83,24 @@ def _make_study(storage: RDBStorage, name: str, directions: Sequence[StudyDirect
         study_id = storage.get_study_id_from_name(name)
         if (existing_name := storage.get_study_name_from_id(study_id)) != name:
             raise UsageError(
-                f'This database has a study "{existing_name}", and its server takes the names '
-                f'"{existing_name}" and "{name}" for one and the same in Optuna\'s tables (their collation '
-                "ignores case or accents). Give yours another name (study.name, --name), or another "
-                "--storage."
+                f'This database has a study "{existing_name}", and its server treats the names '
+                f'"{existing_name}" and "{name}" as the same in Optuna\'s tables (their collation '
+                "ignores case or accents). Give your study another name (study.name, --name), or use "
+                "another --storage."
             ) from error
-        is_foreign = OURS not in storage.get_study_user_attrs(study_id)
-        # an agent that died between the study and its mark left it without either
+        is_foreign = TEMPOPT_ATTRIBUTE not in storage.get_study_user_attrs(study_id)
+        # an agent that died before it set the attribute left a study without trials
         if is_foreign and storage.get_n_trials(study_id):
             raise UsageError(
-                f'This database has an Optuna study "{name}" that tempopt did not make. '
-                "Give yours another name (study.name), or another --storage."
+                f'This database has an Optuna study "{name}" that tempopt did not create. '
+                "Give your study another name (study.name), or use another --storage."
             ) from error
-    storage.set_study_user_attr(study_id, OURS, {"metric": metric})
+    storage.set_study_user_attr(study_id, TEMPOPT_ATTRIBUTE, {"metric": metric})
 
 
-def _storage(url: str) -> RDBStorage:
+def _open_storage(url: str) -> RDBStorage:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    # no pool: of a storage that refuses the tables, the connections could not be closed
+    # no pool: if the storage refuses the tables, its connections could not be closed
     return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})

@@ -1,8 +1,8 @@
-"""The trials of search tickets in Optuna's own tables.
+"""Write the trials of search tickets into Optuna's own tables.
 
-Each trial is written in the transaction that writes its ticket, so that neither is ever without the other.
-Rows are those that Optuna's public calls write. Knows one version of Optuna's schema; where the tables are of
-another one, or missing, nothing is written, and the study is searched without them.
+Each trial is written in the transaction that writes its ticket, so that they always agree. The rows are those
+that Optuna's public calls write. One version of Optuna's schema is supported; if the tables have another
+version, or are missing, nothing is written, and the search continues without them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sqlalchemy import (
 )
 
 from tempopt.errors import StorageError
-from tempopt.storage.optuna_calls import OURS
+from tempopt.storage.optuna_calls import TEMPOPT_ATTRIBUTE
 from tempopt.storage.rows import TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
 from tempopt.storage.upsert import insert_row, upsert
@@ -49,10 +49,10 @@ SCHEMA = "v3.2.0.a"
 TICKET = "tempopt:ticket"
 """User attribute of a trial: the id of the ticket that owns it."""
 RECOMMENDATION = "tempopt:recommendation"
-"""User attribute of a study: what the verdict recommends."""
+"""User attribute of a study: the recommendation of the verdict."""
 
-# Ids in one statement: a server that is asked to do much at once does not answer in time.
-MANY = 500
+# Maximal number of ids in one statement, which has to be answered within the timeout.
+MAX_IDS = 500
 
 _OPTUNA = MetaData()
 _VERSION = Table("alembic_version", _OPTUNA, Column("version_num", String(32)))
@@ -79,14 +79,14 @@ _PARAMS = Table(
 )
 
 
-def _attributes_table(name: str, owner: str) -> Table:
+def _build_attributes_table(name: str, owner: str) -> Table:
     columns = (Column(owner, Integer), Column("key", String(512)), Column("value_json", Text))
     return Table(name, _OPTUNA, *columns)
 
 
-_ATTRIBUTES = _attributes_table("trial_user_attributes", "trial_id")
-_SYSTEM_ATTRIBUTES = _attributes_table("trial_system_attributes", "trial_id")
-_STUDY_ATTRIBUTES = _attributes_table("study_user_attributes", "study_id")
+_ATTRIBUTES = _build_attributes_table("trial_user_attributes", "trial_id")
+_SYSTEM_ATTRIBUTES = _build_attributes_table("trial_system_attributes", "trial_id")
+_STUDY_ATTRIBUTES = _build_attributes_table("study_user_attributes", "study_id")
 _VALUES = Table(
     "trial_values",
     _OPTUNA,
@@ -106,11 +106,11 @@ _INTERMEDIATE = Table(
         Enum("FINITE", "INF_POS", "INF_NEG", "NAN", name="trialintermediatevaluetype"),
     ),
 )
-# What else hangs on a trial and on a study, and goes with them.
+# Tables with rows that are deleted with a trial or a study.
 _HEARTBEATS = Table("trial_heartbeats", _OPTUNA, Column("trial_id", Integer))
-_OF_TRIALS = [_PARAMS, _ATTRIBUTES, _SYSTEM_ATTRIBUTES, _VALUES, _INTERMEDIATE, _HEARTBEATS]
-_OF_STUDIES = [_STUDY_ATTRIBUTES]
-_OF_STUDIES += [
+_TRIAL_TABLES = [_PARAMS, _ATTRIBUTES, _SYSTEM_ATTRIBUTES, _VALUES, _INTERMEDIATE, _HEARTBEATS]
+_STUDY_TABLES = [_STUDY_ATTRIBUTES]
+_STUDY_TABLES += [
     Table(name, _OPTUNA, Column("study_id", Integer))
     for name in ("study_directions", "study_system_attributes")
 ]
@@ -124,10 +124,10 @@ _IS_SUPPORTED: WeakKeyDictionary[Engine, bool] = WeakKeyDictionary()
 
 
 def is_supported_schema(connection: Connection) -> bool:
-    """Return whether Optuna's tables are of the version that this module knows; looked up once per engine."""
+    """Return whether Optuna's tables have the supported version; looked up once per engine."""
     engine = connection.engine
     if engine not in _IS_SUPPORTED:
-        version = _version(connection)
+        version = _read_version(connection)
         if version is None:
             return False
         _IS_SUPPORTED[engine] = version == SCHEMA
@@ -143,25 +143,25 @@ def is_supported_schema(connection: Connection) -> bool:
 
 
 def find_study(connection: Connection, name: str, *, lock: bool = False) -> int | None:
-    """Return the key of Optuna's study of that very name, None if there is none."""
+    """Return the key of Optuna's study of exactly that name, None if there is none."""
     query = select(STUDIES.c.study_id, STUDIES.c.study_name).where(STUDIES.c.study_name == name)
     rows = connection.execute(query.with_for_update() if lock else query).all()
-    # MySQL's default collations take names that differ in case or accents for one
+    # MySQL's default collations treat names that differ in case or accents as equal
     return next((row.study_id for row in rows if row.study_name == name), None)
 
 
 def find_colliding_param_names(connection: Connection, names: Sequence[str]) -> tuple[str, str] | None:
-    """Return two of the names of parameters that Optuna's tables take for one, None if there are none."""
+    """Return two parameter names that are equal in Optuna's tables, None if there are none."""
     if connection.dialect.name != "mysql" or not inspect(connection).has_table(_PARAMS.name):
         return None
     column = connection.execute(_COLLATION).one()
-    # a name's sort key: names with one key are equal for the table
+    # names with the same sort key are equal in the table
     key = f"HEX(WEIGHT_STRING(CONVERT(:n{{}} USING {column.charset}) COLLATE {column.collation}))"
     query = text("SELECT " + ", ".join(key.format(number) for number in range(len(names))))
     keys = connection.execute(query, {f"n{number}": name for number, name in enumerate(names)}).one()
-    name_by_key: dict[str, str] = {}
+    name_by_sort_key: dict[str, str] = {}
     for name, sort_key in zip(names, keys, strict=True):
-        if (other_name := name_by_key.setdefault(sort_key, name)) != name:
+        if (other_name := name_by_sort_key.setdefault(sort_key, name)) != name:
             return other_name, name
     return None
 
@@ -169,18 +169,18 @@ def find_colliding_param_names(connection: Connection, names: Sequence[str]) -> 
 def begin_trial(
     connection: Connection, study_name: str, ticket_id: int, params: Sequence[TrialParam]
 ) -> tuple[int, int]:
-    """Write a running trial into tables of the known version, and return its key and its number.
+    """Write a running trial into tables of the supported version, and return its key and its number.
 
     Raises:
         StorageError: Optuna has no study of that name.
     """
-    # Locked, as Optuna does it: the number is counted and then written.
+    # Locked, as in Optuna: the number is counted and then written.
     study_id = find_study(connection, study_name, lock=True)
     if study_id is None:
         raise StorageError(
-            f'Optuna\'s study "{study_name}" is not in the database any more; it was deleted. '
-            f"What tempopt has found is still there: tempopt show {study_name}. To search on, begin a study "
-            "of another name, or resume this one, which makes Optuna's anew."
+            f'Optuna\'s study "{study_name}" has been deleted from the database. The results of tempopt are '
+            f"still there: tempopt show {study_name}. To continue, run: tempopt resume {study_name}, which "
+            "creates Optuna's study again; or begin a study of another name."
         )
     number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id)) or 0
     trial = {"study_id": study_id, "number": number, "state": "RUNNING", "datetime_start": _now()}
@@ -202,10 +202,10 @@ def begin_trial(
 
 
 def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> None:
-    """Write what is new about trials; those that were deleted or closed are left alone.
+    """Write changes of running trials; deleted or closed trials are skipped.
 
     Args:
-        changes: By the key of the trial.
+        changes: Change by key of the trial.
     """
     if not changes or not is_supported_schema(connection):
         return
@@ -218,26 +218,26 @@ def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> 
     running_changes = {trial_id: changes[trial_id] for trial_id in running}
     for trial_id, change in running_changes.items():
         if change.last_step is not None:
-            _forget_after(connection, trial_id, change.last_step)
+            _delete_reports_after(connection, trial_id, change.last_step)
     upsert(
         connection,
         _INTERMEDIATE,
         [
-            {"trial_id": trial_id, "step": step, **_value_columns(value)}
+            {"trial_id": trial_id, "step": step, **_build_value_columns(value)}
             for trial_id, change in running_changes.items()
             for step, value in change.values.items()
         ],
         key=("trial_id", "step"),
         replace=("intermediate_value", "intermediate_value_type"),
     )
-    _end(
+    _end_trials(
         connection,
         {trial_id: change.end for trial_id, change in running_changes.items() if change.end is not None},
     )
 
 
 def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
-    """Let trials that failed run again."""
+    """Set failed trials to running again."""
     if not trial_ids or not is_supported_schema(connection):
         return
     failed = and_(_TRIALS.c.trial_id.in_(sorted(trial_ids)), _TRIALS.c.state == "FAIL")
@@ -249,18 +249,18 @@ def reopen_trials(connection: Connection, trial_ids: Collection[int]) -> None:
 
 
 def set_recommendation(connection: Connection, name: str, recommendation: Mapping[str, Any]) -> None:
-    """Write what a study recommends into the attributes of Optuna's study of that name, if there is one."""
+    """Write the recommendation of a study into the attributes of its Optuna study, if that exists."""
     if is_supported_schema(connection) and (study_id := find_study(connection, name, lock=True)) is not None:
         row = {"study_id": study_id, "key": RECOMMENDATION, "value_json": json.dumps(dict(recommendation))}
         upsert(connection, _STUDY_ATTRIBUTES, [row], key=("study_id", "key"), replace=("value_json",))
 
 
 def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
-    """Delete Optuna's study of a name with all its rows, unless it is another program's.
+    """Delete Optuna's study of a name with all its rows, unless another program created it.
 
     Args:
-        trial_ids: Keys of the trials that tickets own. A study that holds others, and was not marked
-            by tempopt, stays.
+        trial_ids: Keys of the trials of tickets. A study that has other trials, and no attribute of tempopt,
+            is not deleted.
     """
     if not is_supported_schema(connection):
         return
@@ -270,27 +270,27 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
         return
     trials = connection.scalars(select(_TRIALS.c.trial_id).where(_TRIALS.c.study_id == study_id)).all()
     is_marked = exists().where(
-        and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == OURS)
+        and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == TEMPOPT_ATTRIBUTE)
     )
     if not set(trials) <= trial_ids and not connection.scalar(select(is_marked)):
         return
-    for start in range(0, len(trials), MANY):
-        batch = trials[start : start + MANY]
-        for table in _OF_TRIALS:
+    for start in range(0, len(trials), MAX_IDS):
+        batch = trials[start : start + MAX_IDS]
+        for table in _TRIAL_TABLES:
             connection.execute(delete(table).where(table.c.trial_id.in_(batch)))
         connection.execute(delete(_TRIALS).where(_TRIALS.c.trial_id.in_(batch)))
-    for table in (*_OF_STUDIES, STUDIES):
+    for table in (*_STUDY_TABLES, STUDIES):
         connection.execute(delete(table).where(table.c.study_id == study_id))
 
 
-def _version(connection: Connection) -> str | None:
-    """Return the version of Optuna's tables, None if there are none."""
+def _read_version(connection: Connection) -> str | None:
+    """Return the version of Optuna's tables, None if the tables do not exist."""
     if not inspect(connection).has_table(_VERSION.name):
         return None
     return ", ".join(connection.scalars(select(_VERSION.c.version_num)))
 
 
-def _end(connection: Connection, ends: Mapping[int, TrialEnd]) -> None:
+def _end_trials(connection: Connection, ends: Mapping[int, TrialEnd]) -> None:
     values = [
         {"trial_id": trial_id, "objective": 0, "value": end.value, "value_type": "FINITE"}
         for trial_id, end in ends.items()
@@ -307,7 +307,7 @@ def _end(connection: Connection, ends: Mapping[int, TrialEnd]) -> None:
             for key, value in attributes.items()
         ]
         upsert(connection, table, rows, key=("trial_id", "key"), replace=("value_json",))
-    # The state last, since a reader takes a trial that has ended for complete.
+    # The state last: a reader expects all values of a trial that has ended.
     for state in sorted({end.state for end in ends.values()}):
         trial_ids = [trial_id for trial_id, end in ends.items() if end.state == state]
         connection.execute(
@@ -317,19 +317,19 @@ def _end(connection: Connection, ends: Mapping[int, TrialEnd]) -> None:
         )
 
 
-def _forget_after(connection: Connection, trial_id: int, step: int) -> None:
+def _delete_reports_after(connection: Connection, trial_id: int, step: int) -> None:
     connection.execute(
         delete(_INTERMEDIATE).where(_INTERMEDIATE.c.trial_id == trial_id, _INTERMEDIATE.c.step > step)
     )
 
 
 def _now() -> datetime:
-    """Return this moment as Optuna stores it: UTC, without saying so."""
+    """Return the current time as Optuna stores it: naive, in UTC."""
     return datetime.now(UTC).replace(tzinfo=None)
 
 
-def _value_columns(value: float) -> dict[str, float | str | None]:
-    """Return the two columns of a value; MySQL holds only finite numbers, so others are a word."""
+def _build_value_columns(value: float) -> dict[str, float | str | None]:
+    """Return the two columns of a value; the second has its type, since MySQL stores only finite numbers."""
     if math.isnan(value):
         kind = "NAN"
     elif math.isinf(value):

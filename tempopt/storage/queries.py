@@ -1,4 +1,4 @@
-"""From the tables' rows to the plain ones that the store gives out, and the conditions that find them."""
+"""Conversion of table rows to the plain rows that the store returns, and conditions of queries."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STAGES: dict[Kind, int] = {
     "confirm": 4,
     "ablation": 6,
 }
-"""Kind to its number in the database: of tickets that may be begun those of the lowest go first."""
-KIND_OF = {stage: kind for kind, stage in STAGES.items()}
+"""Number of each kind in the database; tickets of a lower number are claimed first."""
+KIND_BY_STAGE = {stage: kind for kind, stage in STAGES.items()}
 ORDER = (TICKET.c.stage, TICKET.c.number)
 
 STUDY_COLUMNS = [Clock().label("age") if f.name == "age" else STUDY.c[f.name] for f in fields(StudyRow)]
@@ -33,7 +33,7 @@ TICKET_COLUMNS = [
 
 
 def study_row(row: Row[Any]) -> StudyRow:
-    """Return the plain form of a row of STUDY_COLUMNS."""
+    """Return a row of STUDY_COLUMNS as StudyRow."""
     age = row.age - row.created.timestamp()
     return StudyRow(**{**row._mapping, "age": age})
 
@@ -49,15 +49,15 @@ def study_state(connection: Connection, study_id: int) -> tuple[StudyState, int,
 
 
 def change_study(connection: Connection, study_id: int, **values: Any) -> None:
-    """Write columns of a study; StudyNotFound if it has been deleted."""
+    """Write columns of a study; raise StudyNotFound if it has been deleted."""
     if connection.execute(update(STUDY).where(STUDY.c.id == study_id).values(values)).rowcount == 0:
         raise study_deleted_error(study_id)
 
 
 def lock_study(connection: Connection, study_id: int) -> int:
-    """Keep others from adding and withdrawing tickets, and return the version of those that there are.
+    """Lock a study so that no other transaction adds or withdraws tickets, and return the tickets' version.
 
-    To be locked before the tickets are, so that no two writers lock crosswise.
+    To avoid deadlocks, call it before tickets are locked.
     """
     query = select(STUDY.c.version).where(STUDY.c.id == study_id).with_for_update()
     version = connection.scalars(query).one_or_none()
@@ -67,33 +67,33 @@ def lock_study(connection: Connection, study_id: int) -> int:
 
 
 def study_deleted_error(study_id: int) -> StudyNotFound:
-    """Return the error for a study that was deleted meanwhile."""
-    return StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
+    """Return the error for a study that has been deleted."""
+    return StudyNotFound(f"Study {study_id} has been deleted.")
 
 
 def ticket_row(row: Row[Any]) -> TicketRow:
-    """Return the plain form of a row of TICKET_COLUMNS."""
+    """Return a row of TICKET_COLUMNS as TicketRow."""
     return TicketRow(**{**row._mapping, "checkpoints": checkpoints(row.checkpoints)})
 
 
 def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints that a ticket's column holds."""
+    """Return the checkpoints in the column of a ticket."""
     return tuple(Checkpoint(**entry) for entry in document or ())
 
 
 def document(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]] | None:
-    """Return the column of a ticket that holds these checkpoints."""
+    """Return the value of a ticket's column for checkpoints."""
     return [asdict(checkpoint) for checkpoint in checkpoints] or None
 
 
 def tickets(connection: Connection, *where: ColumnElement[bool]) -> list[TicketRow]:
-    """Return the tickets that fit, in their order of work."""
+    """Return the tickets that meet conditions, in their order of work."""
     query = select(*TICKET_COLUMNS).where(*where).order_by(*ORDER)
     return [ticket_row(row) for row in connection.execute(query)]
 
 
 def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Measurement]:
-    """Return the measurements that fit, by ticket, name and step."""
+    """Return the measurements that meet conditions, by ticket, name and step."""
     query = (
         select(*(MEASUREMENT.c[f.name] for f in fields(Measurement)))
         .join(TICKET, TICKET.c.id == MEASUREMENT.c.ticket_id)
@@ -103,14 +103,14 @@ def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Me
     return [Measurement(**row._mapping) for row in connection.execute(query)]
 
 
-def of_kinds(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
-    """Return the condition that a ticket is of these kinds; None: of any."""
+def kind_clause(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
+    """Return the condition that a ticket has one of the kinds; None: any kind."""
     return true() if kinds is None else TICKET.c.stage.in_([STAGES[kind] for kind in kinds])
 
 
-def up_to(max_number_by_kind: Mapping[Kind, int | None]) -> ColumnElement[bool]:
-    """Return the condition that a ticket is of these kinds and numbered no higher than each says."""
-    # By stage and number alone, which the index holds, so that MySQL reads and locks only what fits.
+def number_limit_clause(max_number_by_kind: Mapping[Kind, int | None]) -> ColumnElement[bool]:
+    """Return the condition that a ticket has one of the kinds, and at most the number given for it."""
+    # Only by stage and number, which are in the index, so that MySQL reads and locks only matching rows.
     free = [STAGES[kind] for kind, last_number in max_number_by_kind.items() if last_number is None]
     bound = [
         and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last_number)
@@ -120,8 +120,8 @@ def up_to(max_number_by_kind: Mapping[Kind, int | None]) -> ColumnElement[bool]:
     return or_(TICKET.c.stage.in_(free) if free else false(), *bound)
 
 
-def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
-    """Return the condition that a ticket is of these kinds and numbered no lower than each says."""
+def since_clause(since: Mapping[Kind, int]) -> ColumnElement[bool]:
+    """Return the condition that a ticket has one of the kinds, and at least the number given for it."""
     conditions = [
         and_(TICKET.c.stage == STAGES[kind], TICKET.c.number >= first_number)
         for kind, first_number in since.items()
@@ -130,11 +130,11 @@ def from_on(since: Mapping[Kind, int]) -> ColumnElement[bool]:
 
 
 def in_clause(column: ColumnElement[Any], values: Iterable[Any] | None) -> ColumnElement[bool]:
-    """Return the condition that a column holds one of the values; None: any."""
+    """Return the condition that a column has one of the values; None: any value."""
     return true() if values is None else column.in_(list(values))
 
 
 def prefix_clause(column: ColumnElement[str], prefixes: Iterable[str]) -> ColumnElement[bool]:
-    """Return the condition that a column begins with one of these texts; none: any."""
+    """Return the condition that a column begins with one of the prefixes; empty: any text."""
     conditions = [column.startswith(prefix, autoescape=True) for prefix in prefixes]
     return or_(*conditions) if conditions else true()

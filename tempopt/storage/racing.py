@@ -1,7 +1,8 @@
-"""Who is in the race to be an arm's choice, and who wins it: who is clearly worse gets no more seeds.
+"""Racing of an arm's candidates: clearly worse ones get no more seeds.
 
-A race by paired t tests, as irace has it (López-Ibáñez et al. 2016, "The irace package", section 2), but
-for the variance: with as few seeds as here, a pair alone does not tell it, all candidates together do.
+By paired t tests as in irace (López-Ibáñez et al. 2016, "The irace package", section 2), except that the
+variance is estimated from all candidates together, since there are too few seeds to estimate it for each
+pair.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from tempopt.storage.rows import Parameters, TicketRow
 from tempopt.storage.ticket_queries import is_usable, pairs_of, to_maximize
 
 ALPHA = 0.1
-"""Chance at which one of two equally good candidates is given up at a look; of more of them, it is larger."""
+"""Probability that one of two equally good candidates is dropped at a look; larger for more candidates."""
 _FIRST_LOOK = 2
 
 
 def next_pairs(done: int, seeds: int) -> range:
-    """Return the pairs that are trained next: candidates are compared after 2, 4, 8, ... of them.
+    """Return the pairs to train next: candidates are compared after 2, 4, 8, ... pairs.
 
     Args:
-        done: Pairs that were trained.
-        seeds: Pairs that there are at most.
+        done: Number of pairs that were trained.
+        seeds: Maximal number of pairs.
     """
     look = _FIRST_LOOK
     while look <= done:
@@ -35,14 +36,14 @@ def next_pairs(done: int, seeds: int) -> range:
 
 
 def surviving_candidates(tickets: Sequence[TicketRow], direction: Direction) -> list[int]:
-    """Return the candidates that may still be the best, by number; one at least.
+    """Return the numbers of the candidates that may still be the best; at least one.
 
-    Out of it is who was left out of the last pair, who was lost on more seeds than the one with the best
-    mean, and whose mean is worse than the best one by more than their difference is uncertain.
+    Dropped are candidates without a run on the last pair, candidates with more lost runs than the fewest, and
+    candidates whose mean is significantly worse than the best mean.
 
     Args:
         tickets: The ``choose`` tickets of an arm in one round, all over.
-        direction: Which values are better.
+        direction: Direction of the metric.
     """
     pairs = pairs_of(tickets)
     last_candidates = sorted(
@@ -57,14 +58,14 @@ def surviving_candidates(tickets: Sequence[TicketRow], direction: Direction) -> 
     last_candidates = [candidate for candidate in last_candidates if lost[candidate] == min(lost.values())]
     table_CP = np.array([values[candidate] for candidate in last_candidates])
     if len(last_candidates) == 1 or np.isnan(table_CP).any():
-        # the few runs that are left have too little in common to be compared pair by pair
+        # too few runs on the same pairs for a paired comparison
         return last_candidates
-    return [last_candidates[index] for index in _not_worse(table_CP)]
+    return [last_candidates[index] for index in _find_not_worse(table_CP)]
 
 
-def _not_worse(table_CP: np.ndarray) -> list[int]:
-    """Return the rows of a table of candidates and pairs, more is better, that may be the best."""
-    # it loads scipy.stats, for which who only looks at a study should not wait
+def _find_not_worse(table_CP: np.ndarray) -> list[int]:
+    """Return the rows that may be the best of a table of candidates (rows) and pairs; more is better."""
+    # lazy import: commands that only show a study should not load scipy.stats
     from scipy.stats import t
 
     mean_C = table_CP.mean(axis=1)
@@ -72,14 +73,14 @@ def _not_worse(table_CP: np.ndarray) -> list[int]:
     freedom = (candidates - 1) * (pairs - 1)
     if not freedom:
         return list(range(candidates))
-    rest_CP = table_CP - mean_C[:, None] - table_CP.mean(axis=0) + table_CP.mean()
-    deviation = math.sqrt((rest_CP**2).sum() / freedom * 2.0 / pairs)
+    residual_CP = table_CP - mean_C[:, None] - table_CP.mean(axis=0) + table_CP.mean()
+    deviation = math.sqrt((residual_CP**2).sum() / freedom * 2.0 / pairs)
     behind_C = mean_C.max() - mean_C
     return [int(index) for index in np.flatnonzero(behind_C <= float(t.isf(ALPHA, freedom)) * deviation)]
 
 
 def best_candidate(tickets: Sequence[TicketRow], direction: Direction) -> int:
-    """Return the best candidate of those that were trained on the last pair, by number."""
+    """Return the number of the best candidate of those that were trained on the last pair."""
 
     def rank(candidate: int) -> tuple[int, float, int]:
         runs = [ticket for ticket in tickets if ticket.candidate == candidate]
@@ -87,16 +88,16 @@ def best_candidate(tickets: Sequence[TicketRow], direction: Direction) -> int:
         mean = fmean(values) if values else -math.inf
         return len(runs) - len(values), -mean, candidate
 
-    # a candidate that was given up on the way had fewer seeds to be lost on
+    # a candidate that was dropped earlier had fewer seeds on which runs could be lost
     last_pair = pairs_of(tickets) - 1
     return min((t.candidate for t in tickets if t.pair == last_pair and t.candidate is not None), key=rank)
 
 
 def best_parameters(tickets: Sequence[TicketRow], direction: Direction) -> Parameters:
-    """Return what the best candidate of those that were trained on the last pair trains with."""
+    """Return the parameters of the best candidate of those that were trained on the last pair."""
     return candidate_parameters(tickets, best_candidate(tickets, direction))
 
 
 def candidate_parameters(tickets: Iterable[TicketRow], candidate: int) -> Parameters:
-    """Return what a candidate of an arm trains with."""
+    """Return the parameters of a candidate of an arm."""
     return next(dict(t.parameters) for t in tickets if t.candidate == candidate and t.parameters is not None)

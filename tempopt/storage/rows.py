@@ -1,4 +1,4 @@
-"""What the store gives out and takes in: plain immutable rows, no SQL and no Optuna."""
+"""The plain immutable rows that the store returns and accepts; without SQL and Optuna."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer
 Kind = Literal["baseline", "constant", "search", "choose", "confirm", "ablation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 SEARCH_KINDS: tuple[Literal["baseline", "constant", "search"], ...] = ("baseline", "constant", "search")
-"""The kinds whose runs look for the parameters; the others judge what was found."""
-SAMPLED_KINDS: tuple[Kind, ...] = SEARCH_KINDS
-"""The kinds whose parameters are sampled when a ticket is begun; those of the others come with it."""
+"""The kinds whose runs search for parameters; the other kinds test them."""
 TicketState = Literal["waiting", "running", "done", "failed", "withdrawn"]
 TICKET_STATES: tuple[TicketState, ...] = get_args(TicketState)
 TERMINAL_STATES: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
@@ -24,32 +22,32 @@ TERMINAL_STATES: tuple[TicketState, ...] = ("done", "failed", "withdrawn")
 Outcome = Literal["complete", "pruned", "diverged", "failed"]
 StudyState = Literal["running", "paused", "done"]
 StudyStanding = Literal["running", "waiting", "paused", "done"]
-"""How a study stands: ``waiting`` is one that may be worked on while no agent is at work on it."""
+"""State of a study for display; ``waiting``: it may be worked on, but no agent works on it."""
 STANDINGS: tuple[StudyStanding, ...] = get_args(StudyStanding)
 Parameters = dict[str, Any]
 """A parameter set: name to value."""
 PriorRuns = Sequence[Mapping[str, Any]]
-"""For each earlier study its ``name`` and ``runs``, each a pair of parameters and value; more is better."""
-LARGEST_VALUE = 1e100
-"""A measured value beyond this, up or down, counts as infinite: its squares could not be computed with."""
+"""``name`` and ``runs`` of each earlier study; a run is a pair of parameters and value, more being better."""
+MAX_VALUE = 1e100
+"""Measured values with a larger absolute value count as infinite, since their squares may overflow."""
 
 
 def is_finite(value: float) -> bool:
-    """Return whether a measured value counts as a finite number; a run whose metric does not is diverged."""
-    return -LARGEST_VALUE <= value <= LARGEST_VALUE
+    """Return whether a measured value counts as finite; a run whose metric does not has diverged."""
+    return -MAX_VALUE <= value <= MAX_VALUE
 
 
-LARGEST_ID = 2**31 - 1
-"""The largest id, and the largest number of an attempt, that every database holds."""
-LARGEST_COUNT = 2**53 - 1
-"""The largest step, and the largest number of bytes: every whole number up to it is exact in JSON."""
+MAX_ID = 2**31 - 1
+"""The largest id, and the largest number of an attempt, that every database can store."""
+MAX_COUNT = 2**53 - 1
+"""The largest step, and the largest number of bytes: integers up to it are exact in JSON."""
 WITHOUT_NUL = r"^[^\x00]*$"
-"""Pattern of texts that every database can hold."""
-# Ranges hold for what comes over HTTP; what is made here is not looked at.
-TicketId = Annotated[int, Field(ge=0, le=LARGEST_ID)]
-Attempt = Annotated[int, Field(ge=1, le=LARGEST_ID)]
-Step = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
-NumBytes = Annotated[int, Field(ge=0, le=LARGEST_COUNT, strict=True)]
+"""Pattern of texts that every database can store."""
+# The ranges are checked for data from HTTP only.
+TicketId = Annotated[int, Field(ge=0, le=MAX_ID)]
+Attempt = Annotated[int, Field(ge=1, le=MAX_ID)]
+Step = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+NumBytes = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 ShortText = Annotated[str, Field(max_length=255, pattern=WITHOUT_NUL)]
 BoundedText = Annotated[str, Field(max_length=4096, pattern=WITHOUT_NUL)]
 MetricValue = Annotated[
@@ -60,7 +58,7 @@ MetricValue = Annotated[
         lambda value: value if math.isfinite(value) else None, return_type=float | None, when_used="json"
     ),
 ]
-"""A measured value; null in JSON for one that is not finite."""
+"""A measured value; null in JSON if it is not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,17 +67,17 @@ class StudyRow:
 
     Args:
         name: Unique in its database, 1 to 255 characters.
-        spec: The resolved study spec as plain JSON data (``StudySpec.to_json``), with no password in it.
+        spec: The resolved study spec as plain JSON data (``StudySpec.to_json``), without passwords.
         spec_hash: Identity of the spec, at most 64 characters.
-        state: ``running`` may be worked on, ``paused`` was told to rest, ``done`` has no ticket left to do.
-            Whether anybody is at work is told by the leases, not by this.
-        created: In UTC, as every moment here; by the database's clock.
-        version: Grows when tickets are added or withdrawn.
-        checkpoints: URL under which the runs keep their checkpoints, absolute; None before the first.
-        owner: The user who began it; empty for one that was begun on the database by no user in particular.
-        priority: Agents of every study serve those with a higher one first.
-        parallel: Runs that may be in progress at a time, as ``study.parallel``.
-        age: Seconds from then until this was read, by the database's clock as well.
+        state: ``running``: agents may work on it; ``paused`` by a user; ``done``: no ticket is left. Whether
+            an agent works on it follows from the leases, not from this field.
+        created: Time of creation, by the database's clock; all times of rows are in UTC.
+        version: Increases when tickets are added or withdrawn.
+        checkpoints: Absolute URL under which the runs write checkpoints; None before the first agent.
+        owner: The user who created it; empty if it was created without a user.
+        priority: Agents of every study serve studies with a higher priority first.
+        parallel: Maximal number of runs in progress, as ``study.parallel``.
+        age: Seconds from ``created`` to the time of reading, by the database's clock.
     """
 
     id: int
@@ -101,7 +99,7 @@ class OpenStudy:
     """One unfinished study, for an agent that serves every study.
 
     Args:
-        needs_agent: Whether a run of it may be begun now, as far as its numbers of runs show.
+        needs_agent: Whether a run of it may begin now, judged by its numbers of tickets.
     """
 
     id: int
@@ -112,11 +110,11 @@ class OpenStudy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudySummary:
-    """One study and how far it is.
+    """One study and its progress.
 
     Args:
-        tickets: Number of tickets by kind and state; what there is none of is left out.
-        agents: Names of the agents that hold a ticket whose lease is not over, sorted; some may have died.
+        tickets: Number of tickets by kind and state, without zeros.
+        agents: Sorted names of the agents that hold a valid lease; some may have died.
     """
 
     study: StudyRow
@@ -134,10 +132,10 @@ class StudyTotals:
     """The totals of all runs of one study.
 
     Args:
-        lowest: Lowest value of a complete search trial; None: there is none.
-        highest: The highest.
-        seconds: Seconds of training, all attempts.
-        gpu_seconds: The same times the GPUs that they were spent on.
+        lowest: Lowest value of a complete search trial; None before one is complete.
+        highest: Highest value of a complete search trial, likewise.
+        seconds: Training seconds of all attempts.
+        gpu_seconds: The same, times the number of GPUs.
     """
 
     lowest: float | None
@@ -153,13 +151,13 @@ class StudyTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """One checkpoint of a run, as it is found again and known to be whole.
+    """Location and hash of one checkpoint of a run.
 
     Args:
         step: Optimizer step at which it was written.
-        url: Where it lies, absolute (an fsspec URL).
+        url: Absolute path or fsspec URL.
         digest: Hash of its bytes.
-        size: Its bytes.
+        size: Number of bytes.
     """
 
     step: Step
@@ -169,53 +167,53 @@ class Checkpoint:
 
 
 def checkpoints_to_resume(checkpoints: Sequence[Checkpoint]) -> tuple[Checkpoint, ...]:
-    """Return which of a run's checkpoints, newest first, are kept while it trains: the two newest."""
+    """Return the checkpoints to keep while a run trains, given all, newest first: the two newest."""
     return tuple(checkpoints[:2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TicketRow:
-    """The right and duty to do one run.
+    """One planned run.
 
     Args:
-        kind: Stage it belongs to; in ``choose`` and ``confirm`` the arm says whose candidate is trained.
-        arm: Which arm it trains for: ``baseline``, ``constant``, ``search``; several with
-            the same parameters share a run, as in ``baseline+twin`` (see ticket_queries.py).
-        number: Position within its kind, from 0.
+        kind: Stage to which it belongs; in ``choose`` and ``confirm`` it trains a candidate of ``arm``.
+        arm: The arm for which it trains: ``baseline``, ``constant``, ``search``; arms with the same
+            parameters share a run, as in ``baseline+twin`` (see ticket_queries.py).
+    number: Number within its kind, from 0.
         candidate: For choose and confirm: rank of the candidate within its arm, from 0; else None.
         pair: For choose, confirm and ablation: index of the seed that arms share; else
             None.
         seed: Seed of the run, 0 <= seed < 2**63.
-        parameters: The parameter set, effective values; None until it has been suggested.
+        parameters: The parameter set, effective values; None until it has been sampled.
         trial_number: Number of the Optuna trial (search tickets only).
-        state: ``done`` has an outcome; ``failed`` means that every attempt was lost.
-        attempt: How often it was taken; every write about a run carries it, so that a stale one is refused.
+        state: ``done`` has an outcome; ``failed`` means that all attempts were lost.
+        attempt: Number of claims; every change has its attempt, so that a stale change is refused.
         value: The value that counts for its kind: the validation metric at the end, for confirm
             the metric on ``study.confirm_on``. None unless the outcome is complete (for
             pruned: the last reported value).
         diverged_at: Optimizer step at which the run diverged, else None.
         error: Last error message of a failed attempt, else None.
-        agent: Who holds it, or held it last; None while it waits, unless it waits because this holder was
-            thought to be gone (who may come back, see ``Store.write``).
+        agent: The agent that holds it, or held it last; None while it waits, unless it was reclaimed from
+            this agent, which may readopt it (see ``Store.write``).
         seconds: Training seconds over all attempts.
-        steps: Optimizer steps done, of a running attempt as it was told last; total_steps: steps it would
-            have taken to the end.
-        code: The code that ran it, as :attr:`tempopt.storage.run_code.RunCode.text`.
-        started: When it was last taken.
-        failures: Attempts that the infrastructure lost; those returned in good order do not count.
-        round: Verdict that it belongs to, from 0; more search tickets after a verdict open the next round.
-        sampled: Values of the arm's own space that ``parameters`` follow from; before the ticket is begun
-            those that a person wants tried, if any.
-        lease: Seconds that the holder still has to show progress, negative once it is over; None unless
-            running.
-        checkpoints: Those to go on from, newest first; none once it is over.
-        checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
-        alone: Whether it is to have a card to itself, an attempt having run out of a card's memory.
-        gpu_seconds: ``seconds`` times the cards that they were spent on, a share of one counting as that
-            share; 0 without cards.
-        peak_memory: Most bytes that an attempt had allocated on one card; None without cards.
-        machine: Host that the latest attempt to begin trained on; None before the first.
-        device: What it trained on there, for people to read: ``NVIDIA H200 (cuda:0)``, ``cpu``.
+        steps: Optimizer steps done, of a running attempt as last reported.
+        total_steps: Optimizer steps of the complete run.
+        code: The code that trained it, as :attr:`tempopt.storage.run_code.RunCode.text`.
+        started: When it was last claimed.
+        failures: Number of lost attempts; released ones do not count.
+        round: Number of its verdict, from 0; search tickets after a verdict open the next round.
+        sampled: Values in the arm's space from which ``parameters`` follow; before the run begins, values
+            that a user has enqueued, if any.
+        lease: Seconds that the agent still has to make progress, negative if the lease has expired; None
+            unless running.
+        checkpoints: Checkpoints to resume from, newest first; empty once it is over.
+        checkpoint_seconds: Part of ``seconds`` spent on writing checkpoints.
+        alone: Whether it needs a GPU to itself, since an attempt has run out of GPU memory.
+        gpu_seconds: ``seconds`` times the number of GPUs, a share of a GPU counting as that share; 0 without
+            a GPU.
+        peak_memory: Maximal bytes that an attempt had allocated on one GPU; None without a GPU.
+        machine: Host of the latest attempt that began to train; None before the first.
+        device: Its device, as text for people: ``NVIDIA H200 (cuda:0)``, ``cpu``.
     """
 
     id: int
@@ -255,13 +253,13 @@ class TicketRow:
 
     @property
     def name(self) -> str:
-        """What people call its run, as in ``search-12``."""
+        """Name of its run, as in ``search-12``."""
         return f"{self.kind}-{self.number}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTicket:
-    """A ticket to be written: the fields that are known beforehand."""
+    """A new ticket: the fields that are known before it is written."""
 
     kind: Kind
     arm: str
@@ -276,7 +274,7 @@ class NewTicket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialParam:
-    """One parameter of an Optuna trial as Optuna's tables hold it.
+    """One parameter of an Optuna trial, as in Optuna's tables.
 
     Args:
         value: Optuna's internal representation (for a choice its index).
@@ -290,15 +288,15 @@ class TrialParam:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One number that a run measured.
+    """One measured value of a run.
 
     Args:
         step: Optimizer step (reports), or the last step (evaluations).
         name: ``report`` for the validation metric during training; else an evaluation's name, as in
             ``validate``, ``validate_current``, ``test``, ``test:winner``, ``test:constant=0.5``,
             ``test/guard:val_loss``.
-        value: NaN for what was measured and is not a finite number (:func:`is_finite`;
-            infinities come back as NaN: not every database can hold them).
+        value: The value; NaN if it is not finite (:func:`is_finite`), also for infinities, which not every
+            database can store.
     """
 
     ticket_id: TicketId
@@ -316,9 +314,9 @@ class JobRow:
     """One agent that a launcher has started for a study.
 
     Args:
-        id: What the launcher calls it.
+        id: The launcher's name of the job.
         launcher: Name of the launcher.
-        options: What the launcher was given, so that another program asks the right one about it.
+        options: Options of the launcher, with which another program can query the job.
         created: When it was started.
     """
 
@@ -330,7 +328,7 @@ class JobRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRow:
-    """The end of what one attempt at a ticket printed, with its traceback if it died."""
+    """The end of the output of one attempt of a ticket, with its traceback if it failed."""
 
     ticket_id: int
     attempt: int

@@ -15,8 +15,8 @@ class RunCode:
     """The code that trained a run.
 
     Args:
-        identity: Short hash of the modules' source files and of the packages that train them.
-        commit: Git commit of the module's repository; None: it is in none.
+        identity: Short hash of the modules' source files and of the packages with which they train.
+        commit: Git commit of the module's repository; None if it is in no repository.
         is_dirty: Whether tracked files differed from that commit.
         packages: Version by package.
     """
@@ -28,7 +28,7 @@ class RunCode:
 
     @classmethod
     def parse(cls, text: str) -> RunCode:
-        """Return what :attr:`text` was made of."""
+        """Return the code of which :attr:`text` is the text."""
         identity, *words = text.split(" ")
         values = dict(word.partition("=")[::2] for word in words)
         commit = values.pop("git", None)
@@ -41,7 +41,7 @@ class RunCode:
 
     @property
     def text(self) -> str:
-        """One line, as the database has it."""
+        """One line of text, as stored in the database."""
         commit = [] if self.commit is None else [f"git={self.commit}{_DIRTY * self.is_dirty}"]
         return " ".join(
             [self.identity, *commit, *(f"{name}={value}" for name, value in self.packages.items())]
@@ -57,11 +57,11 @@ class RunCode:
 
 
 def run_codes(codes: Iterable[str | None]) -> list[tuple[RunCode, int]]:
-    """Return the versions of code that have trained runs, each with its number of runs, most first."""
+    """Return the versions of code that have trained runs, with their numbers of runs, most first."""
     counts = Counter(code for code in codes if code is not None)
     return [(RunCode.parse(code), count) for code, count in counts.most_common()]
 
 
 def run_codes_json(codes: Iterable[str | None]) -> list[dict[str, Any]]:
-    """Return the same as plain data."""
+    """Return the output of :func:`run_codes` as plain data."""
     return [{**asdict(code), "runs": count} for code, count in run_codes(codes)]

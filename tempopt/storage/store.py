@@ -1,4 +1,4 @@
-"""Store: the one door to studies, tickets and measurements. It knows no Optuna and trains nothing."""
+"""Store: the interface to studies, tickets and measurements in a database."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from tempopt.storage.tickets import TicketRepository
 
 
 class Store(StudyRepository, TicketRepository, RunRepository, AccessRepository):
-    """The studies in one database. Made by ``open_store``; close it, or use it in ``with``.
+    """The studies in one database, opened by ``open_store``; close it, or use it in ``with``.
 
-    Every method is one transaction. What is written about a run carries the attempt that it belongs to,
-    and is refused when the ticket has been given to another agent or has ended. Every method raises
-    StoreUnreachable when the database cannot be reached (what was to be written is written or not: say it
-    again) and another StorageError when it fails. Threads may share a store; processes may not: each opens
-    its own.
+    Every method is one transaction. Changes of a run have its attempt, and are refused when the ticket has
+    ended or another agent holds it. Methods raise StoreUnreachable when the database cannot be reached (the
+    write may or may not have been applied: repeat it) and another StorageError when it fails. Threads may
+    share a store; every process has to open its own.
     """
 
     @property
     def url(self) -> str:
-        """The URL to connect with, driver named, SQLite paths absolute, password and all: never print it."""
+        """The URL to connect with: driver named, SQLite paths absolute, with its password: never print it."""
         return self._database.address.url.render_as_string(hide_password=False)
 
     def __repr__(self) -> str:
@@ -35,5 +34,5 @@ class Store(StudyRepository, TicketRepository, RunRepository, AccessRepository):
         self.close()
 
     def close(self) -> None:
-        """Close every connection; the store cannot fail in this."""
+        """Close every connection; does not raise."""
         self._database.close()

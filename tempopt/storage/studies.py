@@ -1,4 +1,4 @@
-"""Studies, and the jobs by which launchers have started agents for them."""
+"""Studies, and the jobs of launchers that run agents for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tempopt.storage.clock import Clock
 from tempopt.storage.database import Repository, read_transaction, write_transaction
 from tempopt.storage.import_study import StudyDump
 from tempopt.storage.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY
+from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import (
     JobRow,
     Kind,
@@ -32,11 +32,11 @@ from tempopt.storage.upsert import insert_row
 
 
 class StudyRepository(Repository):
-    """The part of :class:`tempopt.storage.Store` that is about studies."""
+    """The methods of :class:`tempopt.storage.Store` for studies and jobs."""
 
     @property
     def masked_url(self) -> str:
-        """The URL with its password masked, for people to see."""
+        """The URL with its password masked, for display."""
         return self._database.address.masked
 
     @write_transaction
@@ -52,11 +52,11 @@ class StudyRepository(Repository):
         priority: int = 0,
         parallel: int = 1,
     ) -> StudyRow:
-        """Write a new study, running, and return it; StorageError if there is one of that name.
+        """Write a new running study, and return it; raise StorageError if the name is taken.
 
         Args:
-            warm_start: What it keeps of earlier studies, as plain JSON data.
-            owner: The user who begins it.
+            warm_start: Its warm-start runs of earlier studies, as plain JSON data.
+            owner: The user who creates it.
             priority: As ``study.priority``.
             parallel: As ``study.parallel``.
         """
@@ -70,7 +70,7 @@ class StudyRepository(Repository):
             "spec": spec,
             "spec_hash": spec_hash,
             "state": "running",
-            # by the clock that the study's age is told by: two machines' clocks differ
+            # by the clock from which the study's age is computed: the clocks of two machines differ
             "created": datetime.fromtimestamp(connection.scalars(select(Clock())).one(), UTC),
             "version": 0,
             "owner": owner,
@@ -81,14 +81,14 @@ class StudyRepository(Repository):
             id = insert_row(connection, STUDY, {**values, "warm_start": list(warm_start) or None})
         except IntegrityError:
             raise StorageError(
-                f'The store {self.masked_url} has a study "{name}" already. Continue it '
+                f'The store {self.masked_url} already has a study "{name}". Continue it '
                 f"(tempopt resume {name}), or choose another name."
             ) from None
         return StudyRow(id=id, **values)
 
     @read_transaction
     def warm_start(self, connection: Connection, study_id: int) -> list[Any]:
-        """Return what a study keeps of earlier ones; StudyNotFound if it has been deleted."""
+        """Return the warm-start runs of a study; raise StudyNotFound if it has been deleted."""
         row = connection.execute(select(STUDY.c.warm_start).where(STUDY.c.id == study_id)).one_or_none()
         if row is None:
             raise queries.study_deleted_error(study_id)
@@ -96,14 +96,14 @@ class StudyRepository(Repository):
 
     @read_transaction
     def load_study(self, connection: Connection, name: str) -> StudyRow:
-        """Return the study of that name; StudyNotFound, with the names that there are, if there is none."""
+        """Return the study of that name; raise StudyNotFound, with the existing names, if there is none."""
         return self._load(connection, name)
 
     def _load(self, connection: Connection, name: str) -> StudyRow:
         row = connection.execute(select(*queries.STUDY_COLUMNS).where(STUDY.c.name == name)).one_or_none()
         if row is None:
             names = connection.scalars(select(STUDY.c.name).order_by(STUDY.c.id)).all()
-            remedy = f"This database is {self.masked_url}. To look into another: tempopt list --storage URL"
+            remedy = f"This database is {self.masked_url}. To list another one: tempopt list --storage URL"
             raise StudyNotFound(unknown("study", name, names or ["none yet"], remedy))
         return queries.study_row(row)
 
@@ -117,9 +117,9 @@ class StudyRepository(Repository):
             .group_by(TICKET.c.study_id, TICKET.c.stage, TICKET.c.state)
             .order_by(TICKET.c.study_id, TICKET.c.stage, TICKET.c.state)
         ):
-            # A study that was begun between the two statements is seen the next time.
+            # A study that was created between the two statements is left out.
             if row.study_id in counts:
-                counts[row.study_id].setdefault(queries.KIND_OF[row.stage], {})[row.state] = row[3]
+                counts[row.study_id].setdefault(queries.KIND_BY_STAGE[row.stage], {})[row.state] = row[3]
         at_work: dict[int, set[str]] = {row.id: set() for row in studies}
         query = select(TICKET.c.study_id, TICKET.c.agent).where(
             TICKET.c.state == "running", TICKET.c.lease > Clock()
@@ -136,7 +136,7 @@ class StudyRepository(Repository):
 
     @read_transaction
     def open_studies(self, connection: Connection) -> list[OpenStudy]:
-        """Return the unfinished studies, those of the highest priority first, of the same the oldest."""
+        """Return the unfinished studies, highest priority first, then oldest first."""
         rows = connection.execute(
             select(STUDY.c.id, STUDY.c.name, STUDY.c.priority, STUDY.c.parallel)
             .where(STUDY.c.state == "running")
@@ -169,7 +169,7 @@ class StudyRepository(Repository):
 
     @read_transaction
     def totals(self, connection: Connection) -> dict[int, StudyTotals]:
-        """Return the totals of all runs by id of the study; a study without tickets is not among them."""
+        """Return the totals of all runs by id of the study, without studies that have no tickets."""
         counts = and_(TICKET.c.kind == "search", TICKET.c.state == "done", TICKET.c.outcome == "complete")
         value = case((counts, TICKET.c.value))
         rows = connection.execute(
@@ -198,7 +198,7 @@ class StudyRepository(Repository):
         """Set the state of a study, and return whether it was set; StudyNotFound if it has been deleted.
 
         Args:
-            version: Set it only while the tickets are of this version; None: of any.
+            version: Set it only if the tickets have this version; None: in any case.
         """
         if version is not None and queries.lock_study(connection, study_id) != version:
             return False
@@ -207,31 +207,31 @@ class StudyRepository(Repository):
 
     @write_transaction
     def set_priority(self, connection: Connection, study_id: int, priority: int) -> None:
-        """Write another priority of a study; StudyNotFound if it has been deleted."""
+        """Set the priority of a study; raise StudyNotFound if it has been deleted."""
         queries.change_study(connection, study_id, priority=priority)
 
     @write_transaction
     def set_spec(self, connection: Connection, study_id: int, spec: dict[str, Any], spec_hash: str) -> None:
-        """Write another spec of a study; StudyNotFound if it has been deleted."""
+        """Set the spec of a study; raise StudyNotFound if it has been deleted."""
         queries.change_study(connection, study_id, spec=spec, spec_hash=spec_hash)
 
     @write_transaction
     def set_checkpoints(self, connection: Connection, study_id: int, url: str) -> None:
-        """Write where the runs of a study keep their checkpoints; StudyNotFound if it has been deleted."""
+        """Set the URL of a study's checkpoints; raise StudyNotFound if it has been deleted."""
         queries.change_study(connection, study_id, checkpoints=url)
 
     @write_transaction
     def set_recommendation(
         self, connection: Connection, name: str, recommendation: Mapping[str, Any]
     ) -> None:
-        """Write what a study recommends, as plain data, into the attributes of Optuna's study of its name."""
+        """Write the recommendation of a study, as plain data, into the attributes of its Optuna study."""
         optuna_tables.set_recommendation(connection, name, recommendation)
 
     @write_transaction
     def delete_study(self, connection: Connection, name: str) -> None:
-        """Delete a study with all that hangs on it, Optuna's study of that name included.
+        """Delete a study with all its rows, including Optuna's study of that name.
 
-        An Optuna study that holds trials which no ticket owns, and that tempopt did not make, stays.
+        An Optuna study that tempopt did not create, and that has trials of no ticket, is not deleted.
 
         Raises:
             StudyNotFound: There is no study of that name.
@@ -241,9 +241,9 @@ class StudyRepository(Repository):
         rows = connection.execute(
             select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study.id).order_by(TICKET.c.id)
         ).all()
-        for start in range(0, len(rows), MANY):
-            ids = [row.id for row in rows[start : start + MANY]]
-            # The tickets first, in the order in which every writer locks them.
+        for start in range(0, len(rows), MAX_IDS):
+            ids = [row.id for row in rows[start : start + MAX_IDS]]
+            # The tickets first, in the order of id in which all writers lock them.
             connection.execute(select(TICKET.c.id).where(TICKET.c.id.in_(ids)).with_for_update()).all()
             for table in (MEASUREMENT, LOG, ATTENTION_MAP):
                 connection.execute(delete(table).where(table.c.ticket_id.in_(ids)))
@@ -256,17 +256,17 @@ class StudyRepository(Repository):
     def find_colliding_param_names(
         self, connection: Connection, names: Sequence[str]
     ) -> tuple[str, str] | None:
-        """Return two names of parameters that Optuna's tables here take for one, None if there are none."""
+        """Return two parameter names that are equal in Optuna's tables, None if there are none."""
         return optuna_tables.find_colliding_param_names(connection, names)
 
     @write_transaction
     def import_study(self, connection: Connection, whole_study: StudyDump) -> int:
-        """Write a whole study in one transaction, and return its id; Optuna's study of its name is there.
+        """Write a complete study in one transaction, and return its id; its Optuna study must exist.
 
         Raises:
             StorageError: There is a study of that name.
         """
-        return import_study.write(connection, whole_study, url_shown=self.masked_url)
+        return import_study.write(connection, whole_study, masked_url=self.masked_url)
 
     # ---- jobs
 
@@ -279,11 +279,11 @@ class StudyRepository(Repository):
         options: Mapping[str, str],
         ids: Sequence[str],
     ) -> None:
-        """Write the jobs by which a launcher has started agents for a study, which need not be there yet.
+        """Write the jobs of a launcher that run agents for a study, which need not exist yet.
 
         Args:
-            options: What the launcher was given; no secrets.
-            ids: What it calls the jobs; those that are written already stay as they are.
+            options: Options of the launcher, without secrets.
+            ids: The launcher's names of the jobs; jobs that are already stored are not changed.
         """
         of_launcher = (JOB.c.study == name, JOB.c.launcher == launcher)
         existing_ids = set(connection.scalars(select(JOB.c.id).where(*of_launcher)))
@@ -294,7 +294,7 @@ class StudyRepository(Repository):
 
     @read_transaction
     def jobs(self, connection: Connection, name: str) -> list[JobRow]:
-        """Return the jobs of a study, those first that were started first."""
+        """Return the jobs of a study, in the order of their start."""
         columns = (JOB.c[f.name] for f in fields(JobRow))
         query = select(*columns).where(JOB.c.study == name).order_by(JOB.c.number)
         return [JobRow(**row._mapping) for row in connection.execute(query)]
@@ -306,5 +306,5 @@ class StudyRepository(Repository):
 
 
 def _needs_agent(num_held: int, num_free: int, *, parallel: int) -> bool:
-    # with no run in progress and none that is free, the next stage is to be opened
+    # with no run in progress and no waiting one, an agent has to open the next stage
     return not num_held or (num_free > 0 and num_held < parallel)

@@ -11,22 +11,22 @@ from tempopt.spec.alpha_levels import Direction
 from tempopt.storage.rows import TERMINAL_STATES, Kind, Measurement, TicketRow
 from tempopt.temperature import training_key
 
-Arm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
-DECIDING_ARMS: tuple[Arm, ...] = ("search", "baseline", "twin")
+ConfirmationArm = Literal["search", "baseline", "twin", "constant", "constant_twin"]
+DECIDING_ARMS: tuple[ConfirmationArm, ...] = ("search", "baseline", "twin")
 """The arms whose runs decide whether a gain is shown."""
-ARMS: tuple[Arm, ...] = get_args(Arm)
-"""The arms that are confirmed. Of arms with equal parameters the first in this order has the runs.
+ARMS: tuple[ConfirmationArm, ...] = get_args(ConfirmationArm)
+"""The arms that are confirmed. If arms have equal parameters, the first in this order has the runs.
 
 * ``search``: the winner.
-* ``baseline``: the best that is known at τ = 1.
-* ``twin``: the winner's own other parameters at τ = 1.
-* ``constant``: the best constant that is known, once a gain of another winner is shown.
-* ``constant_twin``: the winner with the geometric mean of its schedule in place of it, likewise.
+* ``baseline``: the best known parameters at τ = 1.
+* ``twin``: the winner's other parameters at τ = 1.
+* ``constant``: the best known constant temperature, once a gain of another winner is shown.
+* ``constant_twin``: the winner with a constant, the geometric mean of its schedule, likewise.
 """
 
 
 def is_terminal(ticket: TicketRow) -> bool:
-    """Return whether nothing more will become of the ticket; one that was withdrawn is over, too."""
+    """Return whether the ticket is in a final state: done, failed or withdrawn."""
     return ticket.state in TERMINAL_STATES
 
 
@@ -36,17 +36,17 @@ def are_over(tickets: Iterable[TicketRow]) -> bool:
 
 
 def current_round(tickets: Iterable[TicketRow]) -> int:
-    """Return the round that is being worked on, or was last: 0 for a study that was never enlarged."""
+    """Return the latest round: 0 for a study that was never extended."""
     return max((ticket.round for ticket in tickets), default=0)
 
 
 def is_usable(ticket: TicketRow) -> bool:
-    """Return whether the run came to its end with a finite value."""
+    """Return whether the run is complete and has a finite value."""
     return ticket.outcome == "complete" and ticket.value is not None and math.isfinite(ticket.value)
 
 
 def gpu_seconds_of(ticket: TicketRow) -> float:
-    """Return the seconds of cards that a ticket took, its training seconds where it trained on none."""
+    """Return the GPU seconds of a ticket, its training seconds if it trained without a GPU."""
     return ticket.gpu_seconds or ticket.seconds
 
 
@@ -56,7 +56,7 @@ def arms_of(ticket: TicketRow) -> tuple[str, ...]:
 
 
 def join_arms(arms: Mapping[Any, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what is trained for some arms, those that train the same as one: :func:`arms_of` parts them."""
+    """Return parameters by arm, with one joint entry for arms with equal parameters (see :func:`arms_of`)."""
     names: dict[str, list[str]] = {}
     for arm, parameters in arms.items():
         names.setdefault(training_key(parameters), []).append(arm)
@@ -78,7 +78,7 @@ def of_kind(
 
 
 def pairs_of(tickets: Iterable[TicketRow]) -> int:
-    """Return on how many pairs there are tickets."""
+    """Return the number of pairs of the tickets."""
     return 1 + max((ticket.pair for ticket in tickets if ticket.pair is not None), default=-1)
 
 
@@ -88,7 +88,7 @@ def is_round_of_added_pairs(tickets: Iterable[TicketRow], of_round: int) -> bool
 
 
 def rounds_of_verdict(tickets: Sequence[TicketRow], of_round: int) -> list[int]:
-    """Return the rounds whose pairs a verdict rests on, oldest first: its own, and those it was added to."""
+    """Return the rounds whose pairs a verdict uses, oldest first: its own, and those that it extends."""
     rounds = [of_round]
     while is_round_of_added_pairs(tickets, rounds[0]):
         rounds.insert(0, rounds[0] - 1)
@@ -101,36 +101,36 @@ def parameters_of(tickets: Iterable[TicketRow], arm: str) -> dict[str, Any] | No
 
 
 def to_maximize(value: float, direction: Direction) -> float:
-    """Return the value with the sign under which more is better."""
+    """Return the value with the sign for which more is better."""
     return value if direction == "maximize" else -value
 
 
 def next_number(tickets: Iterable[TicketRow], kind: Kind) -> int:
-    """Return the first number that no ticket of the kind has: numbers go on from round to round."""
+    """Return the next number of a ticket of the kind; numbers continue over rounds."""
     return 1 + max((ticket.number for ticket in tickets if ticket.kind == kind), default=-1)
 
 
 def fresh_seed(study_seed: int, kind: Kind, pair: int, of_round: int) -> int:
-    """Return the seed that a kind trains a pair with; later rounds have others than the first."""
+    """Return the seed of a pair of a kind; each round has its own seeds."""
     later = (of_round,) if of_round else ()
     return derive(study_seed, kind, pair, *later)
 
 
 def verdicts(tickets: Iterable[TicketRow], of_round: int) -> int:
-    """Return which verdict of its study that of a round is, from 1.
+    """Return the number of a round's verdict within its study, from 1.
 
-    A round whose confirmation was never begun has shown nothing.
+    A round whose confirmation has not begun does not count.
     """
     confirmed_rounds = {t.round for t in tickets if t.kind == "confirm" and t.attempt and t.round < of_round}
     return 1 + len(confirmed_rounds)
 
 
 def last_values(measurements: Iterable[Measurement], prefix: str) -> dict[str, dict[int, float]]:
-    """Return the last finite value of measurements whose name begins so, by the rest of the name and ticket.
+    """Return the last finite values of measurements with a prefix, by the rest of their name and by ticket.
 
     Args:
         measurements: Measurements of any tickets.
-        prefix: What the names begin with.
+        prefix: Prefix of the names.
     """
     last_points: dict[str, dict[int, tuple[int, float]]] = {}
     for measurement in measurements:

@@ -1,4 +1,4 @@
-"""Tickets: written, given out, withdrawn; and what is read of their runs."""
+"""Write, claim and withdraw tickets, and read them with their runs' measurements and logs."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tempopt.storage import claims, optuna_tables, queries
 from tempopt.storage.changes import ClaimRequest, StudyDelta
 from tempopt.storage.database import Repository, read_transaction, write_transaction
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
-from tempopt.storage.optuna_tables import MANY
+from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import (
-    SAMPLED_KINDS,
+    SEARCH_KINDS,
     TERMINAL_STATES,
     Kind,
     LogRow,
@@ -29,7 +29,7 @@ from tempopt.storage.trial_changes import TrialChange, TrialEnd
 
 
 class TicketRepository(Repository):
-    """The part of :class:`tempopt.storage.Store` that is about tickets and their runs."""
+    """The methods of :class:`tempopt.storage.Store` for tickets and their runs."""
 
     @write_transaction
     def add_tickets(
@@ -41,11 +41,11 @@ class TicketRepository(Repository):
         version: int | None = None,
         resume: bool = False,
     ) -> bool:
-        """Write waiting tickets, leaving alone those that are there, and return whether that was done.
+        """Write new waiting tickets, without changing existing ones, and return whether that was done.
 
         Args:
-            version: Write them only while the tickets that they follow from are of this version.
-            resume: Whether the study is running from then on, whatever it was, if any ticket is new.
+            version: Write them only if the existing tickets have this version; None: in any case.
+            resume: Whether the study is set to running if any ticket is new.
 
         Raises:
             StudyNotFound: The study has been deleted.
@@ -62,14 +62,14 @@ class TicketRepository(Repository):
         *,
         version: int,
     ) -> bool:
-        """Let failed tickets wait again with all of their attempts, and return whether that was done.
+        """Let failed tickets wait again with all attempts, and return whether that was done.
 
-        The study is running from then on, if anything is to be done.
+        The study is set to running if any ticket is changed or new.
 
         Args:
-            failed: Ids of the tickets; those that have not failed stay as they are.
-            tickets: New ones that are written with it.
-            version: Do so only while the tickets are of this version.
+            failed: Ids of the tickets; tickets that have not failed are not changed.
+            tickets: New tickets to write in the same transaction.
+            version: Do so only if the tickets have this version.
 
         Raises:
             StudyNotFound: The study has been deleted.
@@ -86,8 +86,8 @@ class TicketRepository(Repository):
         )
         rows = connection.execute(query).all()
         columns = {"state": "waiting", "outcome": None, "failures": 0, "finished": None, "agent": None}
-        for start in range(0, len(rows), MANY):
-            batch = rows[start : start + MANY]
+        for start in range(0, len(rows), MAX_IDS):
+            batch = rows[start : start + MAX_IDS]
             condition = TICKET.c.id.in_([row.id for row in batch])
             connection.execute(update(TICKET).where(condition).values(columns))
             optuna_tables.reopen_trials(
@@ -100,27 +100,28 @@ class TicketRepository(Repository):
 
     @write_transaction
     def withdraw(self, connection: Connection, study_id: int, kinds: Collection[Kind]) -> int:
-        """Withdraw the waiting tickets of these kinds, so that they are not begun; return how many.
+        """Withdraw the waiting tickets of some kinds, so that they do not begin, and return their number.
 
-        Trials of those that were begun before, and then returned or lost, are closed as failed.
+        Trials of tickets that had begun, and were then released or lost, are closed as failed.
 
         Args:
             study_id: Id of the study.
             kinds: The kinds.
         """
         queries.lock_study(connection, study_id)
-        return _withdraw(connection, study_id, TICKET.c.state == "waiting", queries.of_kinds(kinds))
+        return _withdraw(connection, study_id, TICKET.c.state == "waiting", queries.kind_clause(kinds))
 
     @write_transaction
     def withdraw_from(self, connection: Connection, ticket: TicketRow, *, version: int) -> int | None:
-        """Withdraw a ticket that was taken and not begun, and those of its kind after it that wait.
+        """Withdraw a ticket that was claimed and not begun, and the later waiting tickets of its kind.
 
         Args:
-            ticket: As it was taken; it stays as it is if it is another's by now.
-            version: That of the tickets that the decision was made on.
+            ticket: The claimed ticket; it is not changed if another agent holds it by now.
+            version: Version of the tickets on which the decision is based.
 
         Returns:
-            How many were withdrawn; None, and none were, if tickets have been added or withdrawn since.
+            The number of withdrawn tickets; None if tickets have been added or withdrawn since, so that none
+            was withdrawn.
         """
         if queries.lock_study(connection, ticket.study_id) != version:
             return None
@@ -132,36 +133,35 @@ class TicketRepository(Repository):
             TICKET.c.agent == ticket.agent,
         )
         return _withdraw(
-            connection, ticket.study_id, or_(is_waiting, is_own), queries.of_kinds([ticket.kind])
+            connection, ticket.study_id, or_(is_waiting, is_own), queries.kind_clause([ticket.kind])
         )
 
     @write_transaction
     def take_ticket(
         self, connection: Connection, study_id: int, agent: str, request: ClaimRequest
     ) -> TicketRow | None:
-        """Take the next waiting ticket for an agent; None if there is none, or the study is not running.
+        """Claim the next waiting ticket for an agent; None if there is none, or the study is not running.
 
-        Before that, running tickets of others whose lease is over, or whose agent is dead, lose their
-        attempt: they wait again, or have failed for good. Running tickets of this agent that it does not
-        know of (the answer to their taking was lost) wait again too, and no failure is counted; those that
-        it knows of stay its own.
+        Before that, attempts of other agents are lost whose lease has expired or whose agent is dead: their
+        tickets wait again, or have failed permanently. Running tickets of this agent that are not in the
+        request (the answer to their claim was lost) wait again, and no failure is counted.
 
         Args:
-            agent: Name of the agent, unique among those at work, 1 to 255 characters.
-            request: Which it may take.
+            agent: Unique name of the agent, 1 to 255 characters.
+            request: The tickets that it may claim.
         """
         return claims.claim_ticket(connection, study_id, agent, request)
 
     @write_transaction
     def release(self, connection: Connection, study_id: int, agents: Collection[str]) -> int:
-        """Give back the running tickets of these agents, no failure counted; return how many."""
+        """Release the running tickets of some agents without counting failures, and return their number."""
         theirs = and_(
             TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent.in_(list(agents))
         )
         ids = connection.scalars(select(TICKET.c.id).where(theirs).with_hint(*claims.NEXT_TICKET_HINT)).all()
         if not ids:
             return 0
-        # In the order of the ids, as every writer locks them.
+        # In the order of id in which all writers lock them.
         order = (
             select(TICKET.c.id).where(TICKET.c.id.in_(ids), theirs).order_by(TICKET.c.id).with_for_update()
         )
@@ -181,16 +181,16 @@ class TicketRepository(Repository):
         sampled: Mapping[str, Any],
         trial: Sequence[TrialParam] | None,
     ) -> int | None:
-        """Write what a ticket trains and make its Optuna trial; return the trial's number.
+        """Write the parameters of a ticket, create its Optuna trial, and return the trial's number.
 
-        The number is None without a trial, and where Optuna's tables are missing or of another version.
+        The number is None without a trial, and if Optuna's tables are missing or have another version.
 
         Args:
-            trial: Parameters of the trial, which a ticket that has one already keeps as it is, whatever is
-                given; None: the ticket is not Optuna's business.
+            trial: Parameters of the trial; ignored if the ticket already has a trial. None: no trial is
+                created.
 
         Raises:
-            StaleAttempt: The ticket is another's by now.
+            StaleAttempt: Another agent holds the ticket by now.
             StorageError: Optuna's study of that name has been deleted.
         """
         name = select(STUDY.c.name).where(STUDY.c.id == TICKET.c.study_id).scalar_subquery().label("study")
@@ -206,7 +206,7 @@ class TicketRepository(Repository):
         if trial is not None and number is None and optuna_tables.is_supported_schema(connection):
             values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
             values["trial_number"] = number
-        claims.change(connection, ticket_id, **values)
+        claims.change_ticket(connection, ticket_id, **values)
         return number
 
     # ---- reading
@@ -216,7 +216,7 @@ class TicketRepository(Repository):
         self, connection: Connection, study_id: int, kinds: Iterable[Kind] | None = None
     ) -> list[TicketRow]:
         """Return the tickets of a study in their order of work."""
-        return queries.tickets(connection, TICKET.c.study_id == study_id, queries.of_kinds(kinds))
+        return queries.tickets(connection, TICKET.c.study_id == study_id, queries.kind_clause(kinds))
 
     @read_transaction
     def ticket(self, connection: Connection, study_id: int, kind: Kind, number: int) -> TicketRow | None:
@@ -226,21 +226,21 @@ class TicketRepository(Repository):
 
     @read_transaction
     def news(self, connection: Connection, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
-        """Return what became of the tickets of these kinds from these numbers on; or StudyNotFound.
+        """Return the tickets that are not waiting, by kind from the given number on; or raise StudyNotFound.
 
-        Its version is read last: it may be newer than the tickets, never older.
+        The version is read last: it may be newer than the tickets, never older.
         """
         is_begun = TICKET.c.state.in_(["running", "done", "failed"])
-        tickets = queries.tickets(connection, TICKET.c.study_id == study_id, is_begun, queries.from_on(since))
+        tickets = queries.tickets(
+            connection, TICKET.c.study_id == study_id, is_begun, queries.since_clause(since)
+        )
         ended_ids = [
-            ticket.id
-            for ticket in tickets
-            if ticket.state in TERMINAL_STATES and ticket.kind in SAMPLED_KINDS
+            ticket.id for ticket in tickets if ticket.state in TERMINAL_STATES and ticket.kind in SEARCH_KINDS
         ]
         is_report = or_(MEASUREMENT.c.name == "report", MEASUREMENT.c.name.contains(GUARD, autoescape=True))
         conditions = (is_report, TICKET.c.id.in_(ended_ids))
         reports = queries.measurements(connection, *conditions) if ended_ids else []
-        # The version last: a reader of a ticket that came in between then reads all again.
+        # The version last: if tickets were added in between, the reader reads all tickets again.
         state, version, age = queries.study_state(connection, study_id)
         return StudyDelta(state=state, version=version, tickets=tickets, reports=reports, age=age)
 
@@ -257,9 +257,9 @@ class TicketRepository(Repository):
         """Return measurements by ticket, name and step.
 
         Args:
-            ticket_ids: Only of these tickets; None: of all.
-            names: Only of these names; None: of all.
-            prefixes: Only of names that begin so; none: of all.
+            ticket_ids: Only of these tickets; None: of all tickets.
+            names: Only with these names; None: with any name.
+            prefixes: Only with names that begin with one of these; empty: with any name.
         """
         return queries.measurements(
             connection,
@@ -273,7 +273,7 @@ class TicketRepository(Repository):
     def logs(
         self, connection: Connection, study_id: int, ticket_ids: Iterable[int] | None = None
     ) -> list[LogRow]:
-        """Return the ends of what runs printed, by ticket and attempt; None: of all tickets."""
+        """Return the ends of the runs' outputs, by ticket and attempt; None: of all tickets."""
         query = (
             select(*(LOG.c[f.name] for f in fields(LogRow)))
             .join(TICKET, TICKET.c.id == LOG.c.ticket_id)
@@ -286,7 +286,7 @@ class TicketRepository(Repository):
     def attention_maps(
         self, connection: Connection, study_id: int, ticket_ids: Iterable[int]
     ) -> dict[int, Any]:
-        """Return what heads attend to, by ticket, of those of these tickets that were looked at."""
+        """Return the attention maps by ticket, of those tickets that have them."""
         query = (
             select(ATTENTION_MAP.c.ticket_id, ATTENTION_MAP.c.maps)
             .join(TICKET, TICKET.c.id == ATTENTION_MAP.c.ticket_id)
@@ -304,12 +304,12 @@ def _add_tickets(
     version: int | None,
     resume: bool,
 ) -> bool:
-    """Write waiting tickets, leaving alone those that are there; if any is new, the version grows."""
+    """Write new waiting tickets, without changing existing ones; if any is new, increase the version."""
     stored_version = queries.lock_study(connection, study_id)
     if version is not None and stored_version != version:
         return False
     query = select(TICKET.c.kind, TICKET.c.number).where(TICKET.c.study_id == study_id)
-    rows = connection.execute(query.where(queries.of_kinds({t.kind for t in tickets})))
+    rows = connection.execute(query.where(queries.kind_clause({t.kind for t in tickets})))
     existing_keys = {(row.kind, row.number) for row in rows}
     new_tickets = {(t.kind, t.number): t for t in tickets if (t.kind, t.number) not in existing_keys}
     if not new_tickets:
@@ -335,8 +335,8 @@ def _add_tickets(
 def _withdraw(connection: Connection, study_id: int, *conditions: ColumnElement[bool]) -> int:
     query = select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study_id, *conditions)
     rows = connection.execute(query.order_by(TICKET.c.id).with_for_update()).all()
-    for start in range(0, len(rows), MANY):
-        batch = rows[start : start + MANY]
+    for start in range(0, len(rows), MAX_IDS):
+        batch = rows[start : start + MAX_IDS]
         condition = TICKET.c.id.in_([row.id for row in batch])
         connection.execute(update(TICKET).where(condition).values(state="withdrawn", agent=None, lease=None))
         closing_change = TrialChange(

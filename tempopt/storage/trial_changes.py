@@ -18,11 +18,11 @@ _STATES: dict[Outcome, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialEnd:
-    """How a trial ends; ``diverged_at``, ``error`` and the numbers become user attributes.
+    """The end of a trial; ``diverged_at``, ``error`` and ``numbers`` become user attributes.
 
     Args:
-        numbers: What else is to be seen of it, by name; finite.
-        constraints: Name of a guard to how far its limit is exceeded; 0 or less keeps it.
+        numbers: Further numbers to show, by name; finite.
+        constraints: By how much the limit of each guard is exceeded, by name; <= 0 satisfies it.
     """
 
     outcome: Outcome
@@ -38,7 +38,7 @@ class TrialEnd:
         return _STATES[self.outcome]
 
     def attributes(self) -> dict[str, Any]:
-        """Return the user attributes that tell more than Optuna's states can."""
+        """Return the user attributes, with facts that Optuna's states do not distinguish."""
         attributes: dict[str, Any] = dict(self.numbers)
         if self.outcome == "diverged":
             attributes["diverged_at"] = self.diverged_at
@@ -53,12 +53,12 @@ class TrialEnd:
 
 @dataclass(slots=True, kw_only=True)
 class TrialChange:
-    """What is to be written about one running trial.
+    """Changes of one running trial.
 
     Args:
-        values: Intermediate values by step; NaN and infinities are kept as they are.
-        end: How it ended; None: it runs on.
-        last_step: Values of an earlier attempt past this step are removed; None: nothing is.
+        values: Intermediate values by step; NaN and infinities are preserved.
+        end: Its end; None: it is still running.
+        last_step: Values of an earlier attempt after this step are deleted; None: no value is.
     """
 
     values: dict[int, float] = field(default_factory=dict)

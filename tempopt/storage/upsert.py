@@ -1,4 +1,4 @@
-"""Rows inserted: one that gets its key, and many that replace those of their keys."""
+"""Insert rows: one row with a new key, or many that update existing rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Table
 
 
 def insert_row(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """Insert one row, and return the key that the database gives it."""
+    """Insert one row, and return its new key."""
     key = connection.execute(table.insert().values(dict(values))).inserted_primary_key
     assert key is not None, "one row was inserted"
     return int(key[0])
@@ -24,16 +24,16 @@ def upsert(
     key: Sequence[str],
     replace: Sequence[str],
 ) -> None:
-    """Insert rows in one statement; of a row whose key is there already, only some columns are replaced.
+    """Insert rows in one statement; if a row's key exists, update some of its columns.
 
     Args:
-        rows: Column values, all with the same columns, no key twice.
+        rows: Column values, all with the same columns and different keys.
         key: Columns of the unique constraint.
-        replace: Columns that a row which is there takes over, one at least.
+        replace: Columns to update in an existing row, at least one.
     """
     if not rows:
         return
-    # the dialect of another database takes a tenth of a second to load
+    # lazy import: loading the dialect of another database takes a tenth of a second
     dialect: Any = importlib.import_module(f"sqlalchemy.dialects.{connection.dialect.name}")
     insert = dialect.insert(table)
     if connection.dialect.name == "mysql":

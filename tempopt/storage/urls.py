@@ -1,4 +1,4 @@
-"""Database URLs: what may be given, what is connected to, and what may be shown; opens no connection."""
+"""Parse and mask database URLs; opens no connection."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tempopt.storage.http.address import is_server
 from tempopt.storage.http.credentials import default_server
 
 if TYPE_CHECKING:
-    # SQLAlchemy is loaded when a database is opened: the URL of a server, and a refused spec, need none.
+    # SQLAlchemy is loaded when a database is opened: the URL of a server does not need it.
     from sqlalchemy.engine import URL
 
 DEFAULT_STORAGE = "sqlite:///tempopt.db"
-"""The database in the current folder, where neither a person nor the environment names another store."""
+"""The default store: a database in the current folder."""
 
-# MariaDB is spoken to as MySQL: one dialect name, so that table options are said once.
+# MariaDB has the dialect name of MySQL, so that table options are stated once.
 _DRIVERS = {
     "sqlite": "sqlite",
     "postgresql": "postgresql+psycopg",
@@ -43,14 +43,14 @@ _MYSQL_OPTIONS = (
 )
 _PSYCOPG_ARGUMENTS = ("autocommit", "context", "cursor_factory", "prepare_threshold", "row_factory")
 _SECRET_QUERY = re.compile(r"([?&][^=&]{0,60}(?:pass|pwd|secret|token)[^=&]{0,60}=)([^&]*)", re.IGNORECASE)
-# Greedy up to the last "@": a password with an "@" that was not percent-encoded is hidden whole.
+# Greedy up to the last "@": a password with an "@" that is not percent-encoded is masked completely.
 _USERINFO = re.compile(r"^([^:]+://[^:@/?]*):(.*)@", re.DOTALL)
 
 
 def storage_url(url: str | None) -> str:
-    """Return the URL that was given; None: that of TEMPOPT_STORAGE in the environment, else the default.
+    """Return the given URL; for None that of the environment variable TEMPOPT_STORAGE, else the default.
 
-    The default is the server that this user has logged in to (``tempopt login``), else a file here.
+    The default is the server of the last login (``tempopt login``), else a file in the current folder.
     """
     if url is not None:
         return url
@@ -58,23 +58,23 @@ def storage_url(url: str | None) -> str:
 
 
 def url_masker(url: str) -> Callable[[str], str]:
-    """Return what hides the password of a store in a text, in each spelling that a driver may repeat."""
+    """Return a function that masks the password of a store in a text, in all spellings of drivers."""
     return mask_secrets if is_server(url) else parse_database_url(url).mask
 
 
 def masked_url(url: str) -> str:
-    """Return a URL of a database or a server as people may see it, its password masked."""
+    """Return a URL of a database or a server with its password masked."""
     return mask_secrets(url) if is_server(url) else parse_database_url(url).masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseUrl:
-    """Where a database is.
+    """Address of a database.
 
     Args:
-        url: What is connected to, driver named, SQLite paths absolute.
-        shown: The URL with its password masked: the only form that may be printed, logged or stored.
-        secrets: Everything that :meth:`mask` hides, in each spelling that a driver may repeat.
+        url: The URL to connect to: driver named, SQLite paths absolute.
+        masked: The URL with its password masked: the only form that may be printed, logged or stored.
+        secrets: The texts that :meth:`mask` replaces: the password in all spellings of drivers.
     """
 
     url: URL
@@ -105,7 +105,7 @@ def parse_database_url(text: str) -> DatabaseUrl:
         remedy = f"Give a URL as in {_EXAMPLES}."
         raise StorageError(unknown("database", scheme, ("sqlite", "postgresql", "mysql", "mariadb"), remedy))
     if driver == "sqlite":
-        return _sqlite(location)
+        return _parse_sqlite_url(location)
     shown_url = _mask_secrets(text)
     if location.partition("?")[0].count("@") > 1:
         raise StorageError(
@@ -124,31 +124,31 @@ def parse_database_url(text: str) -> DatabaseUrl:
         ) from None
     if not url.database:
         raise StorageError(f"The storage URL {shown_url} names no database. Give one as in {_EXAMPLES}.")
-    if options := _unfit_options(url):
+    if options := _list_unsupported_options(url):
         raise StorageError(
-            f"The storage URL {shown_url} has options that cannot be given in a URL: {', '.join(options)}. "
-            "Take them out."
+            f"The storage URL {shown_url} has options that are not supported in a URL: {', '.join(options)}. "
+            "Remove them."
         )
     return DatabaseUrl(
         url=url,
         masked=f"{driver.partition('+')[0]}://{_mask_secrets(text).partition('://')[2]}",
-        secrets=_secrets(text, url),
+        secrets=_list_secrets(text, url),
     )
 
 
-def _unfit_options(url: URL) -> list[str]:
-    """Return the options of a URL that its driver does not know, or takes objects for."""
+def _list_unsupported_options(url: URL) -> list[str]:
+    """Return the options of a URL that its driver does not know, or for which it needs objects."""
     if url.get_backend_name() == "mysql":
         return [name for name in url.query if name not in _MYSQL_OPTIONS]
-    # libpq refuses by itself what it does not know; these are psycopg's own
+    # libpq itself refuses unknown options; these are psycopg's
     return [name for name in url.query if name in _PSYCOPG_ARGUMENTS]
 
 
-def _sqlite(location: str) -> DatabaseUrl:
+def _parse_sqlite_url(location: str) -> DatabaseUrl:
     path, _, _ = location.removeprefix("/").partition("?")
     if not location.startswith("/") or path in ("", ":memory:") or path.startswith("file:"):
         raise StorageError(
-            f'The storage URL "sqlite://{location}" names no file that other processes could open. '
+            f'The storage URL "sqlite://{location}" does not name a file that other processes can open. '
             "Give a path, as in sqlite:///tempopt.db or sqlite:////home/me/tempopt.db."
         )
     try:
@@ -166,7 +166,7 @@ def _mask_secrets(text: str) -> str:
     return _SECRET_QUERY.sub(r"\1***", _USERINFO.sub(r"\1:***@", text))
 
 
-def _secrets(text: str, url: URL) -> tuple[str, ...]:
+def _list_secrets(text: str, url: URL) -> tuple[str, ...]:
     raw = [value for _, value in _SECRET_QUERY.findall(text)]
     userinfo = _USERINFO.match(text)
     if userinfo is not None:
@@ -177,5 +177,5 @@ def _secrets(text: str, url: URL) -> tuple[str, ...]:
     if url.password is not None:
         raw.append(str(url.password))
     spellings = {s for p in raw for s in (p, quote(p, safe=""), quote(p), quote_plus(p), repr(p)[1:-1]) if s}
-    # Longest first, or a part would be hidden before the whole is found.
+    # Longest first, or a part would be masked before the complete text is found.
     return tuple(sorted(spellings, key=lambda s: (-len(s), s)))

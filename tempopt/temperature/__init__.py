@@ -1,6 +1,6 @@
 """The mathematics of temperature over progress, depth and length; torch is not needed for it.
 
-What `__all__` names is meant for users; the other names are for the packages above this one.
+The names in `__all__` are public; the other names are used by the packages above this one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tempopt.temperature.layers import ExponentialLayers as ExponentialLayers
 from tempopt.temperature.learned import LEARNED as LEARNED
 from tempopt.temperature.learned import LR_RATIOS as LR_RATIOS
 from tempopt.temperature.learned import PER_HEAD as PER_HEAD
-from tempopt.temperature.learned import with_learned_temperatures as with_learned_temperatures
-from tempopt.temperature.learned import without_learned_temperatures as without_learned_temperatures
+from tempopt.temperature.learned import add_learned_temperatures as add_learned_temperatures
+from tempopt.temperature.learned import remove_learned_temperatures as remove_learned_temperatures
 from tempopt.temperature.length import LENGTH_SCALINGS, LengthScaling
 from tempopt.temperature.length import ClippedLogNScaling as ClippedLogNScaling
 from tempopt.temperature.length import Llama4Scaling as Llama4Scaling
@@ -36,7 +36,7 @@ from tempopt.temperature.length import LogNScaling as LogNScaling
 from tempopt.temperature.length import NoLengthScaling as NoLengthScaling
 from tempopt.temperature.length import YarnScaling as YarnScaling
 from tempopt.temperature.named import AS_FOUND as AS_FOUND
-from tempopt.temperature.named import groups_of as groups_of
+from tempopt.temperature.named import group_by_temperature as group_by_temperature
 from tempopt.temperature.named import initial_named_temperatures as initial_named_temperatures
 from tempopt.temperature.named import join_name as join_name
 from tempopt.temperature.named import name_problem as name_problem
@@ -56,18 +56,18 @@ from tempopt.temperature.parameters import PLAN_PARAMETERS as PLAN_PARAMETERS
 from tempopt.temperature.parameters import ParameterNames as ParameterNames
 from tempopt.temperature.parameters import neutral_values as neutral_values
 from tempopt.temperature.plan import TemperatureParameters, TemperaturePlan, progress
-from tempopt.temperature.plan import is_own_number as is_own_number
+from tempopt.temperature.plan import is_custom_number as is_custom_number
 from tempopt.temperature.plan_parts import CREDITED as CREDITED
 from tempopt.temperature.plan_parts import GROUPS as GROUPS
 from tempopt.temperature.plan_parts import NORMALISATION as NORMALISATION
 from tempopt.temperature.plan_parts import active_groups as active_groups
-from tempopt.temperature.plan_parts import at_constant as at_constant
 from tempopt.temperature.plan_parts import is_neutral as is_neutral
 from tempopt.temperature.plan_parts import is_scheduled as is_scheduled
+from tempopt.temperature.plan_parts import list_temperatures as list_temperatures
+from tempopt.temperature.plan_parts import make_constant as make_constant
 from tempopt.temperature.plan_parts import mean_level as mean_level
+from tempopt.temperature.plan_parts import named_schedule_params as named_schedule_params
 from tempopt.temperature.plan_parts import remove_part as remove_part
-from tempopt.temperature.plan_parts import schedule_of as schedule_of
-from tempopt.temperature.plan_parts import temperatures_of as temperatures_of
 from tempopt.temperature.plan_parts import to_neutral as to_neutral
 from tempopt.temperature.ranges import number
 from tempopt.temperature.schedules import (

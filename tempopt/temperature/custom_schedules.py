@@ -1,6 +1,6 @@
-"""Schedules outside tempopt: what is known of one by its name, and whether it keeps what a schedule promises.
+"""Schedules outside tempopt: lookup by name, declared numbers, and checks of the contract of schedules.
 
-Imports none of them. A schedule is known once its module was imported by a person who trusts it.
+Imports none of them. A schedule can be looked up after a person who trusts its module has imported it.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from dataclasses import Field, fields, is_dataclass
 from typing import Any
 
 from tempopt.errors import ScheduleNotImported, SpecError, unknown
-from tempopt.temperature.ranges import FINITE, ParameterRange, check_number, own_range
+from tempopt.temperature.ranges import FINITE, ParameterRange, check_number, declared_range
 from tempopt.temperature.schedules import CUSTOM_SCHEDULES, SCHEDULES, Schedule
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ENDS = ("temperature_init", "temperature_final")
 _POINTS = 33
 CLOSE = 1e-9
-"""Share of the larger temperature by which a schedule outside tempopt may miss another by rounding."""
+"""Tolerance for rounding of a schedule outside tempopt, as a share of the larger temperature."""
 
 
 def is_custom_schedule(name: object) -> bool:
-    """Return whether a name is that of a schedule outside tempopt: ``package.module:Class``."""
+    """Return whether a name has the form of a schedule outside tempopt: ``package.module:Class``."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
@@ -35,7 +35,7 @@ def schedule_class(name: str) -> type[Schedule]:
 
     Raises:
         ScheduleNotImported: It is outside tempopt, and its module was not imported.
-        SpecError: There is no such schedule, or the class is not declared as one.
+        SpecError: The schedule does not exist, or the class is not declared as a schedule.
     """
     if name in SCHEDULES:
         return SCHEDULES[name]
@@ -44,30 +44,30 @@ def schedule_class(name: str) -> type[Schedule]:
     module, _, cls = name.partition(":")
     if name not in CUSTOM_SCHEDULES:
         if module in sys.modules:
-            raise SpecError(f'schedule "{name}" is not there: {module} has no schedule {cls}.')
+            raise SpecError(f'schedule "{name}" does not exist: {module} has no schedule {cls}.')
         raise ScheduleNotImported(
             f'schedule "{name}" is not imported: reading a study runs none of its code. If you trust '
             f"{module}, import it: tempopt --import {module} COMMAND, in Python import {module}."
         )
-    own_numbers(name)
+    custom_schedule_fields(name)
     return CUSTOM_SCHEDULES[name]
 
 
 CUSTOM_SCHEDULE_HINT = "Or give a class of your own, as in my_package.my_module:MySchedule."
-"""What a message about an unknown schedule ends with."""
+"""End of a message about an unknown schedule."""
 
 
-def own_numbers(name: str) -> dict[str, Field[Any]] | None:
-    """Return the fields of a schedule outside tempopt that are numbers of its own; None: not imported.
+def custom_schedule_fields(name: str) -> dict[str, Field[Any]] | None:
+    """Return the number fields that a schedule outside tempopt declares; None if it is not imported.
 
     Raises:
-        SpecError: The class is not declared as :class:`Schedule` asks for.
+        SpecError: The class is not declared as :class:`Schedule` requires.
     """
     kind = CUSTOM_SCHEDULES.get(name)
     if kind is None:
         return None
     if "__dataclass_fields__" not in vars(kind) or not is_dataclass(kind):
-        raise SpecError(f"{name} is no dataclass. Write @dataclass(frozen=True, kw_only=True) above it.")
+        raise SpecError(f"{name} is not a dataclass. Write @dataclass(frozen=True, kw_only=True) above it.")
     if inspect.isabstract(kind):
         raise SpecError(f"{name} has no method _at. Write one: progress in [0, 1] to temperature.")
     fields_by_name = {field.name: field for field in fields(kind) if field.init}
@@ -75,7 +75,7 @@ def own_numbers(name: str) -> dict[str, Field[Any]] | None:
         if end not in fields_by_name:
             raise SpecError(f"{name} has no field {end}. Add {end}: float.")
     for field in fields_by_name.values():
-        if field.name not in _ENDS and own_range(field) is None:
+        if field.name not in _ENDS and declared_range(field) is None:
             raise SpecError(
                 f"{name}.{field.name} has no range. Declare it by number, as in "
                 f"{field.name}: float = number(0.5, low=0.0, high=1.0)."
@@ -83,44 +83,44 @@ def own_numbers(name: str) -> dict[str, Field[Any]] | None:
     return {field_name: field for field_name, field in fields_by_name.items() if field_name not in _ENDS}
 
 
-def check_own_numbers(name: str, values: Mapping[str, object]) -> None:
-    """Refuse numbers that a schedule outside tempopt has not, or that are out of their range.
+def check_custom_numbers(name: str, values: Mapping[str, object]) -> None:
+    """Refuse numbers that a schedule outside tempopt does not have, or that are out of their range.
 
-    Of a schedule that was not imported only this is checked: that they are finite numbers.
+    If the schedule is not imported, only finiteness is checked.
 
     Raises:
-        SpecError: One of them is wrong.
+        SpecError: A number is unknown or out of its range.
     """
-    known_fields = own_numbers(name)
+    known_fields = custom_schedule_fields(name)
     for field, value in values.items():
         if known_fields is None:
             number_range: ParameterRange | None = FINITE
         elif field in known_fields:
-            number_range = own_range(known_fields[field])
+            number_range = declared_range(known_fields[field])
         else:
             raise SpecError(unknown(f"number of {name}", field, known_fields or ["none"]))
         check_number(f"schedule_args.{field}", value, number_range)
 
 
 def check_schedule_contract(name: str, low: float, high: float) -> None:
-    """Refuse a schedule outside tempopt that breaks a promise of schedules somewhere on a coarse grid.
+    """Refuse a schedule outside tempopt that breaks the contract of schedules somewhere on a coarse grid.
 
-    It is made with its numbers at their defaults and at the ends of their ranges, up and down between two
-    temperatures and without a way to go, and asked at 33 points of training. It has to be a temperature
-    between its two, to begin at the one and to end at the other; rounding is forgiven.
+    The schedule is constructed with its numbers at their defaults and at the ends of their ranges: rising and
+    falling between two temperatures, and with both equal. It is evaluated at 33 points of training. Within
+    rounding it has to stay between the two temperatures, begin at the first and end at the second.
 
     Args:
-        name: Its name; its module was imported.
+        name: Name of the schedule; its module is imported.
         low: Lower temperature, > 0.
         high: Higher temperature.
 
     Raises:
-        SpecError: The class is not declared as a schedule is, raises, or breaks a promise.
+        SpecError: The class is not declared as a schedule, raises an error, or breaks the contract.
     """
-    kind, numbers = schedule_class(name), own_numbers(name) or {}
+    kind, numbers = schedule_class(name), custom_schedule_fields(name) or {}
     changes: list[dict[str, Any]] = [{}]
     for field in numbers.values():
-        number_range = own_range(field)
+        number_range = declared_range(field)
         assert number_range is not None
         changes += [{field.name: number_range.low}, {field.name: number_range.high}]
     for (init, final), change in itertools.product([(high, low), (low, high), (high, high)], changes):
@@ -129,11 +129,11 @@ def check_schedule_contract(name: str, low: float, high: float) -> None:
         except SpecError:
             raise
         except Exception as error:
-            raise SpecError(f"{name} cannot be made: {type(error).__name__}: {error}") from error
-        _check_course(schedule, init, final)
+            raise SpecError(f"{name} cannot be constructed: {type(error).__name__}: {error}") from error
+        _check_values(schedule, init, final)
 
 
-def _check_course(schedule: Schedule, init: float, final: float) -> None:
+def _check_values(schedule: Schedule, init: float, final: float) -> None:
     low, high = min(init, final), max(init, final)
     tolerance = CLOSE * high
     for point in range(_POINTS):
@@ -147,6 +147,6 @@ def _check_course(schedule: Schedule, init: float, final: float) -> None:
     for progress, end, field in ((0.0, init, "temperature_init"), (1.0, final, "temperature_final")):
         if not math.isclose(schedule(progress), end, rel_tol=0.0, abs_tol=tolerance):
             raise SpecError(
-                f"{schedule!r} is {schedule(progress)!r} at progress {progress!r}. There a schedule is at "
-                f"{field}."
+                f"{schedule!r} is {schedule(progress)!r} at progress {progress!r}. A schedule has to be at "
+                f"{field} there."
             )

@@ -1,4 +1,4 @@
-"""The entropy term of a loss over progress: how much it weighs, and what it aims at."""
+"""The entropy term of a loss over progress: its weight and its target."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _SCHEDULE = "entropy_schedule"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EntropyParameters(FlatParameters):
-    """Everything that decides the entropy term, as flat values; the defaults are neutral (no term).
+    """All parameters of the entropy term, as flat values; the defaults are neutral (no term).
 
-    The weight at progress t is lambda_final + (lambda - lambda_final) * (s(t) - 1), with s the named schedule
-    from 2 to 1: a temperature is never 0, and a weight may be that or of either sign.
+    The weight at progress t is lambda_final + (lambda - lambda_final) * (s(t) - 1), where s is the named
+    schedule from 2 to 1: a temperature is never 0, whereas a weight may be 0 or negative.
 
     Args:
         entropy_lambda: Weight of the attention entropy in the loss at progress 0: > 0 rewards entropy, < 0
-            punishes it; with a target > 0 draws entropy to it and < 0 drives it away.
+            penalises it. With a target, > 0 moves the entropy towards it and < 0 away from it.
         entropy_lambda_final: Weight at progress 1; None for ``entropy_lambda``.
-        entropy_schedule: Name in ``SCHEDULES`` of the way between them, in its default form: ``power``,
-            ``cycles`` and the like are the temperature's. ``warmup_anneal`` begins at
-            ``entropy_lambda_final`` and is at ``entropy_lambda`` after a tenth of training.
-        entropy_target: Share of ln n in [0, 1] that the term aims at; None for a term that is linear.
+        entropy_schedule: Name in ``SCHEDULES`` of the course between the two weights, in its default form:
+            ``power``, ``cycles`` and the like belong to the temperature. ``warmup_anneal`` begins at
+            ``entropy_lambda_final`` and reaches ``entropy_lambda`` after a tenth of training.
+        entropy_target: Target as a share of ln n, in [0, 1]; None for a term that is linear in the entropy.
 
     Raises:
-        SpecError: if the schedule is not known, a number is out of range, or ``constant`` is given an
+        SpecError: The schedule is unknown, a number is out of range, or ``constant`` is given an
             ``entropy_lambda_final`` that it would never reach.
 
     Attributes:
-        has_term: Whether the weight is other than 0 anywhere.
-        has_target: Whether the term aims at a share.
+        has_term: Whether the weight differs from 0 anywhere.
+        has_target: Whether the term has a target.
     """
 
     entropy_lambda: float = 0.0
@@ -56,13 +56,13 @@ class EntropyParameters(FlatParameters):
                 f'"constant" stays at entropy_lambda={self.entropy_lambda!r}. Leave entropy_lambda_final '
                 'out, or choose a schedule that moves, as in entropy_schedule="linear".'
             )
-        # a constant one stays at 2, where the weight is entropy_lambda
+        # the constant schedule stays at 2, where the weight is entropy_lambda
         final = None if self.entropy_schedule == Constant.name else 1.0
         shape = TemperatureParameters(
             temperature_init=2.0, temperature_final=final, schedule=self.entropy_schedule
         )
         object.__setattr__(self, "_weight_schedule", shape.plan(1).schedule)
-        # Kept, since a number that is read where attention is compiled would become part of the graph.
+        # Stored, since a number that is read in compiled attention would become part of the graph.
         object.__setattr__(self, "has_term", self.entropy_lambda != 0.0 or self._final != 0.0)
         object.__setattr__(self, "has_target", self.entropy_target is not None)
 
@@ -72,37 +72,39 @@ class EntropyParameters(FlatParameters):
 
     @property
     def moves(self) -> bool:
-        """Whether the weight is not the same throughout."""
+        """Whether the weight changes during training."""
         return self._final != self.entropy_lambda
 
     def weight(self, progress: float) -> float:
         """Return the weight at a training progress.
 
         Raises:
-            UsageError: if the progress is outside [0, 1].
+            UsageError: The progress is outside [0, 1].
         """
         level = self._weight_schedule(progress) - 1.0
         return self._final + (self.entropy_lambda - self._final) * level
 
 
 ENTROPY_PARAMETERS = EntropyParameters.names()
-"""Names of the parameters that decide the entropy term."""
+"""Names of the parameters of the entropy term."""
 
 
 def canonicalize_entropy(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters, ``entropy_schedule`` being ``constant`` where the weight stays."""
+    """Return the parameters with ``entropy_schedule`` replaced by ``constant`` where the weight does not
+    change.
+    """
     is_complete = {"entropy_lambda", "entropy_lambda_final", _SCHEDULE} <= parameters.keys()
     if is_complete and parameters["entropy_lambda_final"] in (None, parameters["entropy_lambda"]):
         return {**parameters, _SCHEDULE: Constant.name}
     return dict(parameters)
 
 
-def unread_entropy(parameters: Mapping[str, Any]) -> set[str]:
-    """Return the parameters of the entropy term that have no effect; the schedule must be as plain as it is.
+def unused_entropy_params(parameters: Mapping[str, Any]) -> set[str]:
+    """Return the parameters of the entropy term that have no effect, for canonical parameters.
 
-    A schedule that is not in the mapping is not known, and may move.
+    A schedule that is not in the mapping is unknown and may change the weight.
     """
     if parameters.get(_SCHEDULE) != Constant.name:
         return set()
-    without_term = parameters.get("entropy_lambda") == 0.0
-    return {"entropy_lambda_final", "entropy_target"} if without_term else {"entropy_lambda_final"}
+    has_no_term = parameters.get("entropy_lambda") == 0.0
+    return {"entropy_lambda_final", "entropy_target"} if has_no_term else {"entropy_lambda_final"}

@@ -1,7 +1,7 @@
-"""Control of the entropy of attention as temperature parameters: which target each layer's entropy follows.
+"""Parameters of entropy control: the target that the attention entropy of each layer follows.
 
-The resulting temperatures are measured in training: ``tempopt.attention.modules.entropy_controller`` moves
-them. Here is what is searched, and what of it counts.
+The resulting temperatures are found in training, by ``tempopt.attention.modules.entropy_controller``. This
+module has the searched parameters and says which of them have an effect.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tempopt.temperature.normalisers import SoftmaxNormaliser
 from tempopt.temperature.ranges import FlatParameters, check_number
 
 CONTROL = "entropy_control"
-"""Name of the parameter that chooses the target."""
+"""Name of the parameter that selects the target."""
 
 NO_CONTROL = "none"
-"""Name of no target: the temperatures follow the schedule."""
+"""Value for no target: the temperatures follow the schedule."""
 
 HOLD = "hold"
 CURRICULUM = "curriculum"
@@ -30,29 +30,30 @@ CONTROLS: dict[str, frozenset[str]] = {
     CURRICULUM: frozenset({"control_level", "control_start"}),
     CONTRAST: frozenset({"control_level", "control_spread"}),
 }
-"""Name of a target to the numbers that it reads."""
+"""Name of a target to the numbers that it uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlParameters(FlatParameters):
-    """The target of the entropy of attention, as flat values; the defaults are neutral (no control).
+    """Target of the attention entropy, as flat values; the defaults are neutral (no control).
 
     A target is a share of ln n, the largest entropy of n keys. Under control each layer begins at the plan's
-    temperature of progress 0, and from then on has the temperature at which its entropy is the target. The
-    schedule has no effect.
+    temperature of progress 0; after that its temperature is the one at which its entropy equals the target.
+    The schedule has no effect.
 
     Args:
         entropy_control: ``none``: temperatures follow the schedule. ``hold``: the entropy of each layer is
-            held at ``control_level``. ``curriculum``: it goes from ``control_start`` to ``control_level`` on
-            a cosine. ``contrast``: the layers begin at ``control_level`` and move apart around it.
-        control_level: Share of ln n, between 0 and 1: at the end of a curriculum, else throughout. Under
-            ``contrast`` it is the middle of the layers, in the odds h / (1 - h).
+            held at ``control_level``. ``curriculum``: the entropy changes from ``control_start`` to
+            ``control_level`` on a cosine. ``contrast``: the layers begin at ``control_level`` and diverge
+            around it.
+        control_level: Share of ln n, between 0 and 1: at the end of ``curriculum``, otherwise throughout.
+            Under ``contrast`` it is the middle of the layers, in terms of the odds h / (1 - h).
         control_start: Share of ln n, between 0 and 1, at the start of a curriculum.
         control_spread: Odds h / (1 - h) of the first layer over those of the last at the end of ``contrast``;
-            below 1 the last layer is the broadest. From 1e-6 to 1e6.
+            below 1 the last layer has the largest entropy. From 1e-6 to 1e6.
 
     Raises:
-        SpecError: The target is not known, or a number is out of range.
+        SpecError: The target is unknown, or a number is out of range.
     """
 
     entropy_control: str = NO_CONTROL
@@ -71,14 +72,14 @@ class ControlParameters(FlatParameters):
 
 
 CONTROL_PARAMETERS = ControlParameters.names()
-"""Names of the parameters that decide the target."""
+"""Names of the parameters of entropy control."""
 
 
 def check_control_parameter(name: str, value: object) -> None:
     """Refuse a value that a parameter of control cannot have.
 
     Raises:
-        SpecError: The value is of the wrong type, out of range, or a target that is not known.
+        SpecError: The value is of the wrong type, out of range, or an unknown target.
     """
     if name != CONTROL:
         check_number(name, value)
@@ -87,20 +88,20 @@ def check_control_parameter(name: str, value: object) -> None:
 
 
 def has_target(parameters: Mapping[str, Any]) -> bool:
-    """Return whether parameters name a target, whether or not it counts beside the normaliser."""
+    """Return whether parameters name a target, whether or not it has an effect with the normaliser."""
     return bool(parameters.get(CONTROL, NO_CONTROL) != NO_CONTROL)
 
 
 def is_controlled(parameters: Mapping[str, Any]) -> bool:
-    """Return whether the temperatures of attention follow a target of the entropy of its softmax."""
+    """Return whether the temperatures of attention follow a target of its softmax entropy."""
     softmax = SoftmaxNormaliser.name
     return has_target(parameters) and parameters.get("normaliser", softmax) == softmax
 
 
 def canonicalize_control(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters, a target being ``hold`` where its numbers make it one.
+    """Return the parameters with the target replaced by ``hold`` where its numbers make the two equal.
 
-    A curriculum that ends where it starts holds its level, and so does a contrast of spread 1.
+    A curriculum that ends at its start holds its level, and so does a contrast of spread 1.
     """
     control = parameters.get(CONTROL)
     level = parameters.get("control_level")
@@ -109,11 +110,12 @@ def canonicalize_control(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {**parameters, CONTROL: HOLD} if is_flat else dict(parameters)
 
 
-def unread_control(parameters: Mapping[str, Any]) -> set[str]:
-    """Return the parameters of control that have no effect; none where the target is not in the mapping.
+def unused_control_params(parameters: Mapping[str, Any]) -> set[str]:
+    """Return the parameters of entropy control that have no effect; empty if the target is not in the
+    mapping.
 
     Raises:
-        SpecError: The target is not known.
+        SpecError: The target is unknown.
     """
     if CONTROL not in parameters:
         return set()

@@ -1,4 +1,4 @@
-"""Positive factors over layers or heads whose geometric mean is 1, so that they leave the level alone."""
+"""Positive factors over layers or heads with geometric mean 1, so that they do not change the level."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tempopt.temperature.ranges import ValidatedParameters
 
 
 def center_geometric(logs: Sequence[float]) -> tuple[float, ...]:
-    """Return the exponentials of some logarithms, at least one, scaled to the geometric mean 1."""
+    """Return the exponentials of at least one logarithm, scaled to geometric mean 1."""
     level = math.fsum(logs) / len(logs)
     return tuple(math.exp(log - level) for log in logs)
 
 
 def interpolate_ratio(ratio: float, position: float) -> float:
-    """Return the number at ``position``, from 0 to 1, on the straight way from 1 to ``ratio``."""
-    # Not 1 + (ratio - 1) * position: that loses digits of a small ratio.
+    """Return the value at ``position``, in [0, 1], on the straight line from 1 to ``ratio``."""
+    # Not 1 + (ratio - 1) * position, which loses digits of a small ratio.
     return (1.0 - position) + ratio * position
 
 
@@ -30,20 +30,20 @@ class Pattern(ValidatedParameters, ABC):
     name: ClassVar[str]
 
     def factors(self, count: int) -> tuple[float, ...]:
-        """Return one factor for each layer or head, in order; their geometric mean is 1, and one has 1.
+        """Return one factor for each layer or head, in order; their geometric mean is 1, a single one is 1.
 
         Args:
-            count: Number of layers, or of heads of the queries, >= 1. Where groups of heads share keys and
-                values (grouped-query attention), each query head still has a factor of its own.
+            count: Number of layers or of query heads, >= 1. Where groups of heads share keys and values
+                (grouped-query attention), each query head still has its own factor.
         """
         last_index = max(count - 1, 1)
         return center_geometric([self._log_shape(index / last_index, index) for index in range(count)])
 
     @abstractmethod
     def _log_shape(self, depth: float, index: int) -> float:
-        """Return the logarithm of the shape, before it is normalised.
+        """Return the logarithm of the shape before normalisation.
 
         Args:
             depth: From 0 for the first layer or head to 1 for the last.
-            index: The layer or head, counted from 0.
+            index: Index of the layer or head, from 0.
         """

@@ -1,8 +1,7 @@
 """How the heads of a layer differ: temperatures as positive factors of geometric mean 1, and local heads.
 
-How many heads a layer has is known where attention runs, so a pattern is asked for its factors there. Since
-they have geometric mean 1, the spread over the heads and the level of the temperature are not confounded in a
-search.
+The number of heads of a layer is known where attention runs, so the factors are computed there. Since they
+have geometric mean 1, a search does not confound the spread over the heads with the level of the temperature.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class UniformHeads(HeadPattern):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearHeads(_RatioHeads):
-    """1 + (ratio - 1) r, r from 0 to 1: temperatures at equal distances, so that most heads are soft."""
+    """1 + (ratio - 1) r, r from 0 to 1: equally spaced temperatures, so that most heads are soft."""
 
     name: ClassVar[str] = "linear"
 
@@ -51,7 +50,7 @@ class LinearHeads(_RatioHeads):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialHeads(_RatioHeads):
-    """ratio^r, r from 0 to 1: the same factor from head to head, as many sharp heads as soft ones."""
+    """ratio^r, r from 0 to 1: the same factor between neighbouring heads, as many sharp as soft heads."""
 
     name: ClassVar[str] = "exp"
 
@@ -79,11 +78,11 @@ HEAD_PATTERNS: dict[str, type[HeadPattern]] = {
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalHeads(ValidatedParameters):
-    """A share of the heads of each layer sees only the keys near each query; no temperature.
+    """A share of the heads of each layer that sees only the keys near each query; not a temperature.
 
     Args:
-        window: A local head sees the keys at most ``window`` - 1 places away, itself included: under a causal
-            mask the last ``window`` ones, else as many on either side.
+        window: A local head sees the keys at most ``window`` - 1 positions away, the query's own included:
+            under a causal mask the last ``window`` keys, otherwise as many on either side.
         local_share: Share of the heads, the first ones, that are local; 0 for none.
     """
 
@@ -91,5 +90,5 @@ class LocalHeads(ValidatedParameters):
     local_share: float
 
     def count(self, num_heads: int) -> int:
-        """Return how many of so many heads of the queries are local, rounded, a half up."""
+        """Return how many of ``num_heads`` query heads are local, rounded, a half upwards."""
         return math.floor(self.local_share * num_heads + 0.5)

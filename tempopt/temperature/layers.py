@@ -1,7 +1,7 @@
-"""Temperature over depth, as positive factors of geometric mean 1; the level is the schedule's business.
+"""Temperature over depth, as positive factors of geometric mean 1; the schedule sets the level.
 
-Depth r runs from 0 (first layer) to 1 (last layer). Since the factors have geometric mean 1, the shape
-over depth and the level of the temperature are not confounded in a search.
+Depth r runs from 0 (first layer) to 1 (last layer). Since the factors have geometric mean 1, a search does
+not confound the shape over depth with the level of the temperature.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class LinearLayers(_RatioLayers):
 class ULayers(_RatioLayers):
     """1 + (ratio - 1)|2r - 1|: the ends are ``layer_ratio`` times as hot as the middle.
 
-    Above 1 it is the shape that modded-nanogpt's hand-set attention scales have; below 1 it is the
-    inverted one. With an even number of layers no layer lies in the middle, so the two next to it are
-    a little off; with two layers there are only ends and the pattern is flat.
+    Above 1 it has the shape of the attention scales that modded-nanogpt sets by hand; below 1 it is inverted.
+    With an even number of layers no layer lies in the middle, so the two next to it deviate slightly; with
+    two layers the pattern is flat.
     """
 
     name: ClassVar[str] = "u"
@@ -65,7 +65,7 @@ class ULayers(_RatioLayers):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialLayers(_RatioLayers):
-    """ratio^r: the same factor from layer to layer, ``layer_ratio`` from the first to the last."""
+    """ratio^r: the same factor between neighbouring layers, ``layer_ratio`` from the first to the last."""
 
     name: ClassVar[str] = "exp"
 
@@ -87,9 +87,9 @@ class CosineLayers(_RatioLayers):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InverseLayers(LayerPattern):
-    """l + 1 for layer l: the logits of each are divided by its number, counted from 1.
+    """l + 1 for layer l: the logits of each layer are divided by its number, counted from 1.
 
-    GPT-2's ``scale_attn_by_inverse_layer_idx``, but for its level: the first layer's is not left alone.
+    Equals GPT-2's ``scale_attn_by_inverse_layer_idx`` except for the level, which is normalised here.
     """
 
     name: ClassVar[str] = "inverse_layer"

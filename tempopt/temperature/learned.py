@@ -1,4 +1,4 @@
-"""What says in a parameter set that its temperatures are learned, and do not follow their schedules."""
+"""Entries of a parameter set which say that its temperatures are learned instead of following a schedule."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 LEARNED = "learned.lr_ratio"
-"""Learning rate of ln τ in ratio to that of the weights, > 0; where it is missing nothing is learned."""
+"""Learning rate of ln τ as a ratio to that of the weights, > 0; without it nothing is learned."""
 
 PER_HEAD = "learned.per_head"
-"""Whether each head of attention learns a temperature of its own; where it is missing each layer does."""
+"""Whether each attention head learns a temperature; without it each layer learns one."""
 
 Learns = bool | Literal["per_head"]
-"""Whether temperatures are learned; ``per_head``: each head of attention its own, instead of each layer."""
+"""Whether temperatures are learned; ``per_head``: one for each attention head instead of each layer."""
 
 LR_RATIOS = (1.0, 10.0)
-"""The ratios that are tried."""
+"""The ratios that are compared."""
 
 
-def with_learned_temperatures(
+def add_learned_temperatures(
     parameters: Mapping[str, Any], lr_ratio: float, *, learns: Learns = True
 ) -> dict[str, Any]:
-    """Return the parameters with their temperatures learned, from those that they begin with.
+    """Return the parameters with their temperatures learned, which start at the present ones.
 
     Args:
         parameters: Flat parameters.
-        lr_ratio: As of :data:`LEARNED`.
-        learns: What is learned, not False.
+        lr_ratio: As :data:`LEARNED`.
+        learns: What is learned; not False.
     """
     return {**parameters, LEARNED: lr_ratio, **({PER_HEAD: True} if learns == "per_head" else {})}
 
 
-def without_learned_temperatures(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters without what says that temperatures are learned."""
+def remove_learned_temperatures(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters without the entries of learned temperatures."""
     return {name: value for name, value in parameters.items() if name not in (LEARNED, PER_HEAD)}

@@ -1,4 +1,4 @@
-"""Inverse temperature over the number of keys that a query sees; counting them is not done here."""
+"""Inverse temperature over the number of keys that a query sees; the keys are counted elsewhere."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, ClassVar, final
 
 from tempopt.temperature.ranges import ValidatedParameters
 
-# A query that sees one key attends to it at any temperature, but ln 1 = 0 would make that infinite.
-FEWEST_KEYS = 2
+# With one key the temperature has no effect, but ln 1 = 0 would make it infinite.
+MIN_KEYS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,29 +21,29 @@ class LengthScaling(ValidatedParameters, ABC):
     name: ClassVar[str]
 
     def factor(self, num_keys: float) -> float:
-        """Return the factor on 1/tau for a query that sees ``num_keys`` keys; fewer than 2 count as 2."""
-        return float(self.factor_of(max(num_keys, FEWEST_KEYS), math.log))
+        """Return the factor on 1/tau for a query that sees ``num_keys`` keys; below 2 counts as 2."""
+        return float(self.elementwise_factor(max(num_keys, MIN_KEYS), math.log))
 
     @property
     def constant(self) -> tuple[float, float]:
-        """The two numbers in which two scalings of a kind may differ; 1 where they do not."""
+        """The two numbers in which two scalings of a class may differ; 1 where they do not."""
         return 1.0, 1.0
 
-    def factor_of(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
-        """Return the factor for numbers of keys of at least ``FEWEST_KEYS``, elementwise.
+    def elementwise_factor(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:
+        """Return the factors for numbers of keys of at least ``MIN_KEYS``, elementwise.
 
         Args:
             num_keys: A float or an array of any library.
-            log: That library's natural logarithm, as ``math.log`` or ``torch.log``.
-            constant: :attr:`constant` as that library holds it; None for the floats themselves. With a
-                tensor one compiled graph serves every scaling of a kind.
+            log: The natural logarithm of that library, such as ``math.log`` or ``torch.log``.
+            constant: :attr:`constant` in that library's type; None for the floats themselves. With a tensor,
+                one compiled graph serves every scaling of a class.
         """
         constants = self.constant if constant is None else constant
         return self._factor(num_keys, log, constants[0], constants[1])
 
     @abstractmethod
     def _factor(self, num_keys: Any, log: Callable[[Any], Any], first: Any, second: Any) -> Any:
-        """Return the factor, given both numbers of :attr:`constant`."""
+        """Return the factor from both numbers of :attr:`constant`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class _LogNScaling(LengthScaling):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoLengthScaling(LengthScaling):
-    """1, whatever the length."""
+    """1 at every length."""
 
     name: ClassVar[str] = "none"
 
@@ -71,10 +71,9 @@ class NoLengthScaling(LengthScaling):
 class LogNScaling(_LogNScaling):
     """ln n / ln n0: logits sharpen as keys are added, and are unchanged where n = n0.
 
-    Known as entropy invariance (Su), scalable softmax (SSMax) and, as a bound on what softmax needs
-    to be able to single out one key, from Chiang & Cholak 2022. On top of 1 / sqrt(d) it is Su's
-    kappa ln n / d with kappa = sqrt(d) / ln n0. To choose n0 is to choose kappa; lambda, as he calls the
-    whole factor on the logits, is then no longer to be chosen.
+    Known as entropy invariance (Su) and scalable softmax (SSMax); by Chiang & Cholak 2022 it bounds what
+    softmax needs to single out one key. On top of 1 / sqrt(d) it is Su's kappa ln n / d with kappa = sqrt(d)
+    / ln n0. Choosing n0 fixes kappa, and so lambda, Su's name for the whole factor on the logits.
     """
 
     name: ClassVar[str] = "log_n"
@@ -86,9 +85,9 @@ class LogNScaling(_LogNScaling):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedLogNScaling(_LogNScaling):
-    """max(1, ln n / ln n0): as ``log_n`` beyond n0 keys, and nothing up to there.
+    """max(1, ln n / ln n0): equals ``log_n`` above n0 keys, and 1 up to n0 keys.
 
-    For a model that was trained without, on n0 keys, and is tuned on or put to use with more (Su; Qwen).
+    For a model trained without scaling on n0 keys, and fine-tuned or used with more (Su; Qwen).
     """
 
     name: ClassVar[str] = "clipped_log_n"
@@ -103,8 +102,8 @@ class ClippedLogNScaling(_LogNScaling):
 class LogNPowerScaling(_LogNScaling):
     """(ln n / ln n0)^p with p = ``length_power``: 0 is ``none``, 1 is ``log_n``.
 
-    How fast logits have to grow for attention to stay critical depends on their gaps: from the root of
-    ln n, which keeps the entropy of random keys a constant share of ln n, to its square.
+    How fast logits have to grow for attention to stay critical depends on their gaps: between the root of ln
+    n, which keeps the entropy of random keys a constant share of ln n, and its square.
     """
 
     name: ClassVar[str] = "log_n_power"
@@ -124,10 +123,10 @@ class LogNPowerScaling(_LogNScaling):
 class YarnScaling(_LogNScaling):
     """(c ln s + 1)^2 with s = max(n / n0, 1) and c = ``length_slope``, the source's 0.1.
 
-    In YaRN (Peng et al. 2023) cosine and sine of the rotary embedding are each multiplied with
-    0.1 ln s + 1, so queries and keys are, and their product, the logit, is with the square. There s is the
-    same for all queries, the length that the model is extended to over the one it was trained on; here
-    it follows the number of keys that the query sees.
+    In YaRN (Peng et al. 2023) cosine and sine of the rotary embedding are multiplied by 0.1 ln s + 1, and so
+    are queries and keys; their product, the logit, is multiplied by its square. There s is the same for all
+    queries: the extended length over the length of training. Here it follows the number of keys that the
+    query sees.
     """
 
     name: ClassVar[str] = "yarn"
@@ -148,7 +147,7 @@ class YarnScaling(_LogNScaling):
 class Llama4Scaling(_LogNScaling):
     """1 + c ln(1 + floor(n / n0)) with c = ``length_slope``, the source's 0.1: a step at each multiple of n0.
 
-    Llama 4 has it in its layers without rotary embedding, with n0 = 8192 and n the position plus 1, which
+    Llama 4 uses it in its layers without rotary embedding, with n0 = 8192 and n the position plus 1, which
     under a causal mask is the number of keys that the query sees.
     """
 

@@ -1,4 +1,4 @@
-"""What may make attention weights of logits, by name; how it is computed is not done here."""
+"""Maps from logits to attention weights, by name; they are computed elsewhere."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tempopt.temperature.ranges import ValidatedParameters
 class Normaliser(ValidatedParameters):
     """A map from a row of logits to weights; subclasses are final, frozen dataclasses.
 
-    ``tempopt.attention.functional.normalisers`` computes the one of the same name.
+    ``tempopt.attention.functional.normalisers`` computes the normaliser of the same name.
 
     Attributes:
-        limit: Name of the number that says which weights are 0; empty: it has none.
+        limit: Name of the number that decides which weights are 0; empty if there is none.
     """
 
     name: ClassVar[str]
@@ -23,19 +23,19 @@ class Normaliser(ValidatedParameters):
 
     @classmethod
     def limited(cls, limit: Any) -> dict[str, Any]:
-        """Return a number under that name, as attention takes it; empty if the normaliser has none."""
+        """Return a number under the name of the limit, as a keyword of attention; empty without a limit."""
         return {cls.limit: limit} if cls.limit else {}
 
     @property
     def limits(self) -> dict[str, Any]:
-        """Its number by name; empty if it has none."""
+        """The limit by name; empty if there is none."""
         return self.limited(getattr(self, self.limit, None))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoftmaxNormaliser(Normaliser):
-    """exp(s) over its sum: what attention has."""
+    """exp(s) over its sum: the usual attention."""
 
     name: ClassVar[str] = "softmax"
 
@@ -43,7 +43,7 @@ class SoftmaxNormaliser(Normaliser):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopKNormaliser(Normaliser):
-    """Softmax over the ``top_k`` largest logits, 0 elsewhere; all visible keys where there are fewer."""
+    """Softmax over the ``top_k`` largest logits, 0 elsewhere; over all visible keys if there are fewer."""
 
     name: ClassVar[str] = "top_k"
     limit: ClassVar[str] = "top_k"
@@ -54,7 +54,7 @@ class TopKNormaliser(Normaliser):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThresholdNormaliser(Normaliser):
-    """Softmax whose weights below ``min_weight`` are 0 and the others renormalised; the largest stays."""
+    """Softmax with weights below ``min_weight`` set to 0 and the others renormalised; the largest stays."""
 
     name: ClassVar[str] = "threshold"
     limit: ClassVar[str] = "min_weight"
@@ -73,7 +73,7 @@ class SparsemaxNormaliser(Normaliser):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entmax15Normaliser(Normaliser):
-    """max(s / 2 - threshold, 0)^2: half way from softmax to sparsemax (Peters et al. 2019)."""
+    """max(s / 2 - threshold, 0)^2: halfway between softmax and sparsemax (Peters et al. 2019)."""
 
     name: ClassVar[str] = "entmax15"
 

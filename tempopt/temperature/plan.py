@@ -1,4 +1,4 @@
-"""The temperature parameters and the plan that they make: progress and layer to temperature."""
+"""The temperature parameters and the plan that they define: progress and layer to temperature."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Self
 from tempopt.errors import SpecError, unknown
 from tempopt.temperature.custom_schedules import (
     CUSTOM_SCHEDULE_HINT,
-    check_own_numbers,
+    check_custom_numbers,
+    custom_schedule_fields,
     is_custom_schedule,
-    own_numbers,
     schedule_class,
 )
 from tempopt.temperature.heads import HEAD_PATTERNS, HeadPattern, LocalHeads, UniformHeads
-from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, unread_of_piecewise
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, check_knots, to_knots, unused_piecewise_params
 from tempopt.temperature.layers import LAYER_PATTERNS, LayerPattern, UniformLayers
 from tempopt.temperature.length import (
     LENGTH_SCALINGS,
@@ -39,12 +39,12 @@ _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "normaliser": NORMALISERS,
 }
 CHOICES = {**_REGISTRIES, "entropy_schedule": SCHEDULES}
-"""Parameters that are names, each with those that it may be."""
+"""Parameters whose value is a name, each with the allowed names."""
 
-_OWN_READ = frozenset({"temperature_init", "temperature_final", "schedule_args"})
+_CUSTOM_FIELDS = frozenset({"temperature_init", "temperature_final", "schedule_args"})
 
-OWN_NUMBER = "schedule_args."
-"""What the names of numbers begin with that a schedule outside tempopt has for itself."""
+CUSTOM_NUMBER_PREFIX = "schedule_args."
+"""Prefix of the names of numbers that a schedule outside tempopt declares."""
 
 _OPTIONAL = frozenset({"temperature_final", "hold_fraction", "num_knots", KNOTS, *INNER_KNOTS})
 _MAY_BE_NONE = _OPTIONAL | {"entropy_lambda_final", "entropy_target"}
@@ -53,27 +53,29 @@ MOVING: frozenset[str] = frozenset(
     {"schedule", "schedule_args"}
     | {parameter.name for kind in SCHEDULES.values() for parameter in fields(kind)}
 ) - {"temperature_init"}
-"""Names of the parameters that move a temperature during training, numbers of own schedules apart."""
+"""Names of the parameters that change a temperature during training, without declared numbers."""
 
 
-def is_own_number(name: object) -> bool:
-    """Return whether a name is ``schedule_args.NAME``: a number of a schedule outside tempopt."""
-    return isinstance(name, str) and name.startswith(OWN_NUMBER)
+def is_custom_number(name: object) -> bool:
+    """Return whether a name is ``schedule_args.NAME``: a number that a schedule outside tempopt declares."""
+    return isinstance(name, str) and name.startswith(CUSTOM_NUMBER_PREFIX)
 
 
 def flatten_schedule_args(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with a mapping ``schedule_args`` as ``schedule_args.NAME``, below those given so."""
+    """Return parameters with a mapping ``schedule_args`` as ``schedule_args.NAME``; flat ones take
+    precedence.
+    """
     flat_parameters, schedule_args = dict(parameters), parameters.get("schedule_args")
     if not isinstance(schedule_args, Mapping):
         return flat_parameters
     del flat_parameters["schedule_args"]
-    return {f"{OWN_NUMBER}{name}": value for name, value in schedule_args.items()} | flat_parameters
+    return {f"{CUSTOM_NUMBER_PREFIX}{name}": value for name, value in schedule_args.items()} | flat_parameters
 
 
 def progress(step: int, total_steps: int) -> float:
-    """Return training progress in [0, 1]: 0 at step 0, 1 at the last step, ``total_steps - 1``, and after.
+    """Return training progress in [0, 1]: 0 at step 0, and 1 from the last step, ``total_steps - 1``, on.
 
-    With one step or none there is no way to go and progress is 0.
+    With at most one step progress is 0.
     """
     if total_steps <= 1:
         return 0.0
@@ -88,11 +90,11 @@ class TemperaturePlan:
         num_layers: Number of attention layers, at least 1.
         schedule: Temperature over progress.
         layers: Factor on the temperature over depth.
-        heads: Factor on the temperature over the heads of a layer. It is not in ``temperatures``: how many
-            heads there are is known only where attention is computed.
-        length_scaling: Factor on the inverse temperature over the number of keys a query sees. It is not
-            in ``temperatures``: it is known only where attention is computed.
-        normaliser: What makes weights of the logits over the temperature.
+        heads: Factor on the temperature over the heads of a layer. It is not in ``temperatures``, since the
+            number of heads is known only where attention is computed.
+        length_scaling: Factor on the inverse temperature over the number of keys that a query sees. It is not
+            in ``temperatures``, since that number is known only where attention is computed.
+        normaliser: Map from the logits over the temperature to weights.
         local: Which heads see only the keys near each query.
     """
 
@@ -110,13 +112,13 @@ class TemperaturePlan:
         object.__setattr__(self, "_factors", self.layers.factors(self.num_layers))
 
     def temperatures(self, progress: float) -> tuple[float, ...]:
-        """Return the temperature of each layer, first layer first, without the factors of heads and length.
+        """Return the temperature of each layer, first layer first, without head factors and length scaling.
 
         It is the geometric mean over the heads of the layer. At progress 1 it is ``temperature_final`` times
         the layer's factor.
 
         Raises:
-            UsageError: if the progress is outside [0, 1].
+            UsageError: The progress is outside [0, 1].
         """
         level = self.schedule(progress)
         return tuple(level * factor for factor in self._factors)
@@ -124,12 +126,12 @@ class TemperaturePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemperatureParameters(FlatParameters):
-    """Everything that decides a plan, as flat values; the defaults are neutral (temperature 1).
+    """All parameters of a plan, as flat values; the defaults are neutral (temperature 1).
 
     Args:
         temperature_init: Temperature at progress 0 (for ``warmup_anneal`` at ``warmup_fraction``).
         temperature_final: Temperature at progress 1; None means ``temperature_init``.
-        schedule: Name in ``SCHEDULES``, or ``package.module:Class`` of one that was imported.
+        schedule: Name in ``SCHEDULES``, or ``package.module:Class`` of an imported schedule.
         layer_pattern: Name in ``LAYER_PATTERNS``.
         layer_ratio: Last layer over first (``linear``, ``exp``, ``cosine``) or ends over middle (``u``).
         head_pattern: Name in ``HEAD_PATTERNS``.
@@ -137,7 +139,7 @@ class TemperatureParameters(FlatParameters):
             (``alternate``).
         length_scaling: Name in ``LENGTH_SCALINGS``.
         n0: Number of keys, above 1, at which ``log_n``, ``clipped_log_n``, ``log_n_power`` and ``yarn``
-            change nothing, and at whose multiples ``llama4`` takes its steps.
+            change nothing, and at whose multiples ``llama4`` steps.
         warmup_start: Temperature at progress 0 of ``warmup_anneal``.
         warmup_fraction: Progress, between 0 and 1, at which ``warmup_anneal`` reaches ``temperature_init``.
         cycles: Half-integer number of cycles of ``cyclic`` and ``triangular``.
@@ -145,28 +147,28 @@ class TemperatureParameters(FlatParameters):
         num_steps: Number of levels of ``step``, at least 2.
         length_power: Exponent of ``log_n_power``, from 0 to 4.
         length_slope: Growth of ``yarn`` and ``llama4`` with ln n, at least 0.
-        curvature: How far ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` are from a straight line.
-        hold_fraction: Progress, from 0 and below 1, until which ``hold_anneal`` and ``piecewise`` are at
+        curvature: Deviation of ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` from a straight line.
+        hold_fraction: Progress in [0, 1) until which ``hold_anneal`` and ``piecewise`` stay at
             ``temperature_init``; None: 0.5 for ``hold_anneal`` and 0 for ``piecewise``.
         num_knots: Number of inner knots of ``piecewise``, 1 to 4, evenly spaced between ``hold_fraction`` and
-            1; None: up to the last that has a temperature.
-        temperature_knot_1: Temperature of the first inner knot of ``piecewise``; None: the knot is left out.
-        temperature_knot_2: The same of the second one.
-        temperature_knot_3: The same of the third one.
-        temperature_knot_4: The same of the fourth one.
-        temperature_knots: The whole of ``piecewise`` as 2 to 16 pairs of progress and temperature, progress
-            ascending in [0, 1]; None: the parameters above and the two ends make it.
+            1; None: up to the last knot that has a temperature.
+        temperature_knot_1: Temperature of the first inner knot of ``piecewise``; None omits the knot.
+        temperature_knot_2: Temperature of the second inner knot.
+        temperature_knot_3: Temperature of the third inner knot.
+        temperature_knot_4: Temperature of the fourth inner knot.
+        temperature_knots: The complete ``piecewise`` schedule as 2 to 16 pairs of progress and temperature,
+            progress ascending in [0, 1]; None: the schedule follows from the parameters above and both ends.
         normaliser: Name in ``NORMALISERS``; ``linear`` has no temperature.
-        top_k: Number of keys, at least 1, that ``top_k`` keeps.
-        min_weight: Attention weight, between 0 and 1, below which ``threshold`` makes weights 0.
-        window: A local head sees keys at most ``window`` - 1 places away, at least 1.
+        top_k: Number of keys, at least 1, whose weights ``top_k`` keeps.
+        min_weight: Attention weight, between 0 and 1, below which ``threshold`` sets weights to 0.
+        window: A local head sees keys at most ``window`` - 1 positions away; at least 1.
         local_share: Share of the heads of each layer that are local, from 0 to 1.
-        schedule_args: Numbers of a schedule outside tempopt by name; those left out have their default.
+        schedule_args: Numbers of a schedule outside tempopt by name; missing ones have their default.
 
     Raises:
-        SpecError: if a name is not known, a number is out of range, ``constant`` is given a
-            ``temperature_final`` that it would never reach, ``temperature_knots`` go with another schedule or
-            with what they decide themselves, or ``linear`` is given any temperature but 1.
+        SpecError: A name is unknown, a number is out of range, ``constant`` is given a ``temperature_final``
+            that it would never reach, ``temperature_knots`` is combined with another schedule or with
+            parameters that it replaces, or ``linear`` is given a temperature other than 1.
     """
 
     temperature_init: float = 1.0
@@ -204,7 +206,7 @@ class TemperatureParameters(FlatParameters):
         for name in self.names():
             check_value(name, getattr(self, name))
         if self.temperature_knots is not None:
-            object.__setattr__(self, KNOTS, as_knots(self.temperature_knots))
+            object.__setattr__(self, KNOTS, to_knots(self.temperature_knots))
             self._check_drawn()
         if self.schedule == Constant.name and self.temperature_final not in (None, self.temperature_init):
             raise SpecError(
@@ -213,7 +215,7 @@ class TemperatureParameters(FlatParameters):
                 'schedule that moves, as in schedule="cosine".'
             )
         if is_custom_schedule(self.schedule):
-            check_own_numbers(self.schedule, self.schedule_args or {})
+            check_custom_numbers(self.schedule, self.schedule_args or {})
         elif self.schedule_args:
             raise SpecError(
                 f'schedule_args={dict(self.schedule_args)!r} has no effect: schedule "{self.schedule}" is '
@@ -222,19 +224,19 @@ class TemperatureParameters(FlatParameters):
         self._check_has_temperature()
 
     def _check_drawn(self) -> None:
-        """Refuse a list of knots beside another schedule, or beside what it decides itself."""
-        # a temperature to begin with is filled in where a named one is found, and says nothing
+        """Refuse a list of knots beside another schedule, or beside parameters that it replaces."""
+        # temperature_init is filled in for a named temperature, so its presence is no conflict
         names = [name for name in sorted(_OPTIONAL - {KNOTS}) if getattr(self, name) is not None]
         if self.schedule != Piecewise.name:
             names.insert(0, "schedule")
         if names:
             raise SpecError(
-                f"{names[0]}={getattr(self, names[0])!r} does not go with {KNOTS}, which is the whole of a "
+                f"{names[0]}={getattr(self, names[0])!r} cannot be combined with {KNOTS}, a complete "
                 "piecewise schedule. Leave one of the two out."
             )
 
     def _check_has_temperature(self) -> None:
-        """Refuse a temperature that the normaliser would not know what to do with."""
+        """Refuse a temperature other than 1 beside a normaliser that uses none."""
         if self.normaliser != LinearNormaliser.name:
             return
         plain_parameters = canonicalize({name: getattr(self, name) for name in self.names()})
@@ -249,15 +251,15 @@ class TemperatureParameters(FlatParameters):
 
     @classmethod
     def from_mapping(cls, parameters: Mapping[str, Any]) -> Self:
-        """Pick the plan's parameters out of a flat mapping that may hold others; missing ones are neutral.
+        """Select the plan's parameters from a flat mapping that may hold others; missing ones are neutral.
 
-        Of numbers that are named ``schedule_args.NAME`` those are left out that the schedule does not have.
+        Of the numbers ``schedule_args.NAME``, those that the schedule does not have are left out.
         """
-        unread_names = _unread_own_numbers({"schedule": Constant.name, **parameters})
+        unused_names = _unused_custom_numbers({"schedule": Constant.name, **parameters})
         schedule_args = {
-            name.removeprefix(OWN_NUMBER): value
+            name.removeprefix(CUSTOM_NUMBER_PREFIX): value
             for name, value in parameters.items()
-            if is_own_number(name) and name not in unread_names
+            if is_custom_number(name) and name not in unused_names
         }
         if schedule_args:
             schedule_args = {**(parameters.get("schedule_args") or {}), **schedule_args}
@@ -265,10 +267,10 @@ class TemperatureParameters(FlatParameters):
         return cls(**{name: parameters[name] for name in cls.names() if name in parameters})
 
     def plan(self, num_layers: int) -> TemperaturePlan:
-        """Return the plan for a model with that many attention layers."""
+        """Return the plan for a model with ``num_layers`` attention layers."""
         scaling, heads = self.length_scaling, self.head_pattern
         if self.normaliser == LinearNormaliser.name:
-            # what its values make none is all that goes with a normaliser without a temperature
+            # a normaliser without a temperature allows only strategies that have no effect at their values
             scaling, heads = NoLengthScaling.name, UniformHeads.name
         return TemperaturePlan(
             num_layers=num_layers,
@@ -293,7 +295,7 @@ class TemperatureParameters(FlatParameters):
         values = {name: getattr(self, name) for name in _field_names(kind)}
         if "temperature_final" in values and self.temperature_final is None:
             values["temperature_final"] = self.temperature_init
-        # what is not given is as the strategy has it by itself
+        # missing values have the strategy's default
         return kind(**{name: value for name, value in values.items() if value is not None})
 
 
@@ -304,18 +306,18 @@ def check_value(name: str, value: object) -> None:
     """Refuse a value that a parameter of the plan, the entropy term or generation cannot have.
 
     Raises:
-        SpecError: if the value is of the wrong type, out of range, or a name that is not known.
+        SpecError: The value is of the wrong type, out of range, or an unknown name.
     """
-    if is_own_number(name):
-        # of which schedule is not said here
+    if is_custom_number(name):
+        # the schedule is not known here
         check_number(name, value, FINITE)
     elif name == "schedule_args":
         if not (value is None or isinstance(value, Mapping)):
             raise SpecError(
-                f"schedule_args={value!r} is no mapping. Give numbers by name, as in {{knee: 0.3}}."
+                f"schedule_args={value!r} is not a mapping. Give numbers by name, as in {{knee: 0.3}}."
             )
     elif name == "schedule" and is_custom_schedule(value):
-        own_numbers(str(value))
+        custom_schedule_fields(str(value))
     elif name in CHOICES:
         if not (isinstance(value, str) and value in CHOICES[name]):
             hint = CUSTOM_SCHEDULE_HINT if name == "schedule" else ""
@@ -326,40 +328,42 @@ def check_value(name: str, value: object) -> None:
         check_number(name, value)
 
 
-def unused_plan_params(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
-    """Return the parameters of the plan that have no effect; a strategy must be under its plainest name.
+def unused_plan_params(parameters: Mapping[str, Any], *, should_read_custom: bool = True) -> set[str]:
+    """Return the parameters of the plan that have no effect, for canonical strategies.
 
     Args:
         parameters: Flat parameters.
-        own_known: Whether to ask schedules outside tempopt which numbers they have, where they are imported.
+        should_read_custom: Whether to look up the numbers of imported schedules outside tempopt.
 
     Raises:
-        SpecError: if a strategy is not known.
+        SpecError: A strategy is unknown.
     """
-    unread_names = _unread_own_numbers(parameters, own_known=own_known)
+    unused_names = _unused_custom_numbers(parameters, should_read_custom=should_read_custom)
     for choice in _REGISTRIES.keys() & parameters.keys():
-        unread_names |= _names_of_all(choice) - _fields_read(choice, parameters)
+        unused_names |= _all_fields(choice) - _chosen_fields(choice, parameters)
     if parameters.get("schedule") == Piecewise.name:
-        unread_names |= unread_of_piecewise(parameters)
+        unused_names |= unused_piecewise_params(parameters)
     if parameters.get("local_share") == 0.0:
-        unread_names.add("window")
+        unused_names.add("window")
     if parameters.get("normaliser") == LinearNormaliser.name:
-        unread_names |= _field_names(TemperatureParameters) - {"normaliser"} - _field_names(LocalHeads)
-        unread_names |= {name for name in parameters if is_own_number(name)}
-    return unread_names
+        unused_names |= _field_names(TemperatureParameters) - {"normaliser"} - _field_names(LocalHeads)
+        unused_names |= {name for name in parameters if is_custom_number(name)}
+    return unused_names
 
 
-def _unread_own_numbers(parameters: Mapping[str, Any], *, own_known: bool = True) -> set[str]:
-    """Return the numbers of schedules outside tempopt that the schedule has not, as far as that is known."""
+def _unused_custom_numbers(parameters: Mapping[str, Any], *, should_read_custom: bool = True) -> set[str]:
+    """Return the declared numbers that the schedule does not have, as far as the schedule is known."""
     schedule = parameters.get("schedule")
-    number_names = {name for name in parameters if is_own_number(name)}
+    number_names = {name for name in parameters if is_custom_number(name)}
     if schedule is None:
         return set()
     if not is_custom_schedule(schedule):
         return number_names
-    known_numbers = own_numbers(schedule) if own_known else None
+    known_numbers = custom_schedule_fields(schedule) if should_read_custom else None
     return (
-        set() if known_numbers is None else number_names - {f"{OWN_NUMBER}{name}" for name in known_numbers}
+        set()
+        if known_numbers is None
+        else number_names - {f"{CUSTOM_NUMBER_PREFIX}{name}" for name in known_numbers}
     )
 
 
@@ -370,14 +374,14 @@ _FLAT_PATTERNS = (
 
 
 def canonicalize(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters with each strategy under the plainest name that it has at its values."""
+    """Return the parameters with each strategy replaced by the simplest one that is equal at its values."""
     result = dict(parameters)
     if result.get("schedule") == Piecewise.name and result.get(KNOTS) is not None:
-        _name_drawn(result)
+        _canonicalize_knots(result)
     elif _is_flat_schedule(result):
         result["schedule"] = Constant.name
     for choice, ratio, plain_name in _FLAT_PATTERNS:
-        if result.get(ratio) == 1.0 and ratio in _fields_read(choice, result):
+        if result.get(ratio) == 1.0 and ratio in _chosen_fields(choice, result):
             result[choice] = plain_name
     scaling = result.get("length_scaling")
     if scaling == LogNPowerScaling.name and result.get("length_power") in (0.0, 1.0):
@@ -388,10 +392,10 @@ def canonicalize(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _name_drawn(parameters: dict[str, Any]) -> None:
-    """Write a list of knots as JSON has it, or as the constant that it is."""
+def _canonicalize_knots(parameters: dict[str, Any]) -> None:
+    """Write a list of knots as JSON has it, or as ``constant`` if all its temperatures are equal."""
     check_value(KNOTS, parameters[KNOTS])
-    knots = as_knots(parameters[KNOTS])
+    knots = to_knots(parameters[KNOTS])
     if len({level for _, level in knots}) > 1:
         parameters[KNOTS] = [list(knot) for knot in knots]
     else:
@@ -405,32 +409,32 @@ def _is_flat_schedule(parameters: Mapping[str, Any]) -> bool:
     if parameters["schedule"] == WarmupAnneal.name and parameters.get("warmup_start") != level:
         return False
     if parameters["schedule"] == Piecewise.name:
-        inner_names = set(INNER_KNOTS) - unread_of_piecewise(parameters)
+        inner_names = set(INNER_KNOTS) - unused_piecewise_params(parameters)
         if any(parameters[name] != level for name in inner_names):
             return False
     return parameters["temperature_final"] in (None, level)
 
 
-def _fields_read(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
-    """Return the parameters that the chosen strategy reads, none if none is chosen."""
+def _chosen_fields(choice: str, parameters: Mapping[str, Any]) -> frozenset[str]:
+    """Return the parameters that the chosen strategy uses; empty if none is chosen."""
     if choice not in parameters:
         return frozenset()
     strategy_name = parameters[choice]
     check_value(choice, strategy_name)
     if choice == "schedule" and is_custom_schedule(strategy_name):
-        return _OWN_READ
-    return _fields_of(choice, strategy_name)
+        return _CUSTOM_FIELDS
+    return _strategy_fields(choice, strategy_name)
 
 
 @cache
-def _fields_of(choice: str, strategy_name: str) -> frozenset[str]:
+def _strategy_fields(choice: str, strategy_name: str) -> frozenset[str]:
     return _field_names(_REGISTRIES[choice][strategy_name])
 
 
 @cache
-def _names_of_all(choice: str) -> frozenset[str]:
-    """Return the parameters that any strategy of a choice reads."""
-    own_names = _OWN_READ if choice == "schedule" else frozenset[str]()
+def _all_fields(choice: str) -> frozenset[str]:
+    """Return the parameters that any strategy of a choice uses."""
+    own_names = _CUSTOM_FIELDS if choice == "schedule" else frozenset[str]()
     return own_names.union(*map(_field_names, _REGISTRIES[choice].values()))
 
 

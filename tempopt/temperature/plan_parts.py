@@ -1,9 +1,9 @@
-"""The parts of a temperature plan that can be taken away one at a time, each with what remains without it.
+"""The parts of a temperature plan that can be removed one at a time, and the plan without each of them.
 
-A part is one idea a person would keep or drop: the schedule, the level, the length scaling, the layers, the
-heads, the control of the entropy, the entropy term. Names of parameters are those of
-:mod:`tempopt.temperature.parameters`. A named temperature has a schedule and a level, which are parts of
-their own: ``contrast.schedule``, ``contrast.level``.
+A part is one element that a person would keep or drop: the schedule, the level, the length scaling, the
+layers, the heads, entropy control, the entropy term. Names of parameters are those of
+:mod:`tempopt.temperature.parameters`. A named temperature has two parts, schedule and level:
+``contrast.schedule``, ``contrast.level``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tempopt.temperature.layers import LAYER_PATTERNS
 from tempopt.temperature.length import LENGTH_SCALINGS
 from tempopt.temperature.named import (
     AS_FOUND,
-    groups_of,
+    group_by_temperature,
     initial_named_temperatures,
     join_name,
     parameters_of_temperature,
@@ -37,25 +37,26 @@ from tempopt.temperature.parameters import (
     drop_unused_params,
     neutral_values,
 )
-from tempopt.temperature.plan import MOVING, OWN_NUMBER, TemperatureParameters
+from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX, MOVING, TemperatureParameters
 from tempopt.temperature.schedules import Constant
 from tempopt.temperature.training_equivalence import same_training, training_key
 
 
-def _fields_of(registry: Mapping[str, type[Any]]) -> frozenset[str]:
+def _registry_fields(registry: Mapping[str, type[Any]]) -> frozenset[str]:
     return frozenset(field.name for kind in registry.values() for field in fields(kind))
 
 
 NORMALISATION: frozenset[str] = (
-    frozenset({"normaliser"}) | _fields_of(NORMALISERS) | {field.name for field in fields(LocalHeads)}
+    frozenset({"normaliser"}) | _registry_fields(NORMALISERS) | {field.name for field in fields(LocalHeads)}
 )
-"""Parameters of the plan that are no temperature: what makes weights of the logits over the temperature, and
-which keys heads see."""
+"""Parameters of the plan that are not temperatures: the map from logits to weights, and the keys that heads
+see.
+"""
 
 CREDITED = ParameterNames(
     name for name in TEMPERATURE_PARAMETERS if name not in NORMALISATION and name not in GENERATION
 )
-"""Parameters whose gain is temperature's."""
+"""Parameters whose gain is credited to temperature."""
 
 _LEVELS = frozenset({"temperature_init", "temperature_final", "warmup_start", *INNER_KNOTS, KNOTS})
 
@@ -63,20 +64,20 @@ GROUPS: dict[str, frozenset[str]] = {
     "schedule": MOVING,
     "control": frozenset(CONTROL_PARAMETERS),
     "level": _LEVELS,
-    "layers": frozenset({"layer_pattern"}) | _fields_of(LAYER_PATTERNS),
-    "heads": frozenset({"head_pattern"}) | _fields_of(HEAD_PATTERNS),
-    "length_scaling": frozenset({"length_scaling"}) | _fields_of(LENGTH_SCALINGS),
+    "layers": frozenset({"layer_pattern"}) | _registry_fields(LAYER_PATTERNS),
+    "heads": frozenset({"head_pattern"}) | _registry_fields(HEAD_PATTERNS),
+    "length_scaling": frozenset({"length_scaling"}) | _registry_fields(LENGTH_SCALINGS),
     "entropy": frozenset(ENTROPY_PARAMETERS),
     "output_temperature": frozenset({"output_temperature"}),
 }
-"""Part of a plan to the parameters that it consists of. ``level`` is the mean of the schedule."""
+"""Part of a plan to the parameters that it consists of. ``level`` is the geometric mean of the schedule."""
 
 _OF_NAMED = ("schedule", "level")
 _POINTS = 101
 _FLAT = 1e-9
 
 
-def parts_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+def possible_parts(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the names of all parts that a parameter set could have: those of ``GROUPS``, then named ones."""
     named_parts = (
         f"{name}.{group}" for name in initial_named_temperatures(parameters) for group in _OF_NAMED
@@ -84,30 +85,30 @@ def parts_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     return (*GROUPS, *named_parts)
 
 
-def part_names(part: str) -> frozenset[str]:
+def part_parameters(part: str) -> frozenset[str]:
     """Return the names of the parameters that a part consists of."""
     temperature, _, group = part.rpartition(".")
     return frozenset(join_name(temperature, name) for name in GROUPS[group])
 
 
 def mean_level(parameters: Mapping[str, Any], temperature: str = "") -> float:
-    """Return the geometric mean of a temperature over training; attention's, if none is named."""
-    levels = _levels(parameters, temperature)
+    """Return the geometric mean of a temperature over training; that of attention by default."""
+    levels = _sample_schedule(parameters, temperature)
     if _is_flat(levels):
         return levels[0]
     level = math.exp(fmean(map(math.log, levels)))
     target = initial_named_temperatures(parameters).get(temperature, 1.0)
-    # a schedule about the temperature as found has that as its mean, whatever the logarithms round to
+    # return the temperature as found exactly, without the rounding of the logarithms
     return target if abs(math.log(level / target)) < _FLAT else level
 
 
-def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
-    """Return the parameters with a constant temperature in place of the schedule, all else as it is.
+def make_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
+    """Return the parameters with a constant temperature in place of the schedule, otherwise unchanged.
 
-    In attention it takes the place of a control of the entropy, too.
+    In attention it also replaces entropy control.
     """
     moving_names = {join_name(temperature, name) for name in GROUPS["schedule"] | _LEVELS}
-    own_number = join_name(temperature, OWN_NUMBER)
+    own_number = join_name(temperature, CUSTOM_NUMBER_PREFIX)
     plan = {
         name: value
         for name, value in parameters.items()
@@ -120,10 +121,10 @@ def at_constant(parameters: Mapping[str, Any], level: float, temperature: str = 
     return drop_unused_params(plan)
 
 
-def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the temperatures that a parameter set has: the named ones, and attention's, the empty text.
+def list_temperatures(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the temperatures of a parameter set: the named ones, and attention's as the empty text.
 
-    Attention's is left out of a set that has named ones and says nothing of attention.
+    Attention's is left out of a set with named temperatures and no parameter of attention.
     """
     named_temperatures = initial_named_temperatures(parameters)
     attention_names = GROUPS["schedule"] | GROUPS["control"] | _LEVELS
@@ -131,9 +132,9 @@ def temperatures_of(parameters: Mapping[str, Any]) -> tuple[str, ...]:
     return (*("",) * has_attention, *named_temperatures)
 
 
-def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
-    """Return the parameters of a named temperature under their bare names; empty where it stays as found."""
-    group = groups_of(parameters).get(temperature, {})
+def named_schedule_params(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+    """Return the parameters of a named temperature under their bare names; empty if it stays as found."""
+    group = group_by_temperature(parameters).get(temperature, {})
     named_group = {join_name(temperature, name): value for name, value in group.items()}
     if AS_FOUND in group and is_neutral(named_group):
         return {}
@@ -141,10 +142,10 @@ def schedule_of(parameters: Mapping[str, Any], temperature: str) -> dict[str, An
 
 
 def active_groups(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parts of a plan that are not neutral, in the order of :func:`parts_of`."""
+    """Return the parts of a plan that are not neutral, in the order of :func:`possible_parts`."""
     full_key = training_key(parameters)
     return tuple(
-        part for part in parts_of(parameters) if training_key(remove_part(parameters, part)) != full_key
+        part for part in possible_parts(parameters) if training_key(remove_part(parameters, part)) != full_key
     )
 
 
@@ -158,33 +159,33 @@ def is_scheduled(parameters: Mapping[str, Any]) -> bool:
 
 
 def remove_part(parameters: Mapping[str, Any], part: str) -> dict[str, Any]:
-    """Return the parameters with one part of the plan neutral.
+    """Return the parameters with one part of the plan set to neutral.
 
-    Without its schedule a plan is constant at the schedule's geometric mean; without its level the whole
-    schedule is divided by that mean, in ratio to the temperature as found where there is one. Without control
-    of the entropy it is constant at the temperature that control begins with.
+    Without its schedule a plan is constant at the schedule's geometric mean. Without its level the whole
+    schedule is divided by that mean, relative to the temperature as found where there is one. Without entropy
+    control it is constant at the temperature that control begins with.
 
     Args:
-        parameters: Flat parameters; those that are no part of a plan stay.
-        part: One of :func:`parts_of`.
+        parameters: Flat parameters; those outside the plan stay.
+        part: One of :func:`possible_parts`.
     """
     temperature, _, group = part.rpartition(".")
-    if not any(name in part_names(part) for name in parameters):
+    if not any(name in part_parameters(part) for name in parameters):
         return dict(parameters)
-    has_control = _controls(parameters, temperature)
+    has_control = _is_under_control(parameters, temperature)
     if group == "schedule" and has_control:
-        # what moves is the part control
+        # the part "control" changes the temperature, not the schedule
         return dict(parameters)
     if group == "schedule" or (group == "control" and has_control):
-        return at_constant(parameters, mean_level(parameters, temperature), temperature)
+        return make_constant(parameters, mean_level(parameters, temperature), temperature)
     if group == "level":
-        return _without_level(parameters, temperature)
+        return _remove_level(parameters, temperature)
     neutral_parameters = {name: NEUTRAL[name] for name in GROUPS[group] if name in parameters}
     return drop_unused_params({**parameters, **neutral_parameters})
 
 
 def to_neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters at the baseline: attention at temperature 1, every named one as found."""
+    """Return the parameters at the baseline: attention at temperature 1, every named temperature as found."""
     values = neutral_values(parameters)
     return drop_unused_params(
         {name: values[name] if name in CREDITED else v for name, v in parameters.items()}
@@ -192,15 +193,15 @@ def to_neutral(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_neutral(parameters: Mapping[str, Any]) -> bool:
-    """Return whether parameters train at the baseline already: :func:`to_neutral` changes nothing."""
+    """Return whether parameters train at the baseline: :func:`to_neutral` changes nothing."""
     return same_training(parameters, to_neutral(parameters))
 
 
-def _controls(parameters: Mapping[str, Any], temperature: str) -> bool:
+def _is_under_control(parameters: Mapping[str, Any], temperature: str) -> bool:
     return not temperature and is_controlled(parameters)
 
 
-def _levels(parameters: Mapping[str, Any], temperature: str) -> list[float]:
+def _sample_schedule(parameters: Mapping[str, Any], temperature: str) -> list[float]:
     temperature_parameters = parameters_of_temperature(parameters, temperature)
     if is_controlled(temperature_parameters):
         temperature_parameters = drop_unused_params(temperature_parameters)
@@ -212,16 +213,16 @@ def _is_flat(levels: list[float]) -> bool:
     return math.log(max(levels) / min(levels)) < _FLAT
 
 
-def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
+def _remove_level(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
     target = initial_named_temperatures(parameters).get(temperature, 1.0)
     level = mean_level(parameters, temperature) / target
     if abs(math.log(level)) < _FLAT:
         return dict(parameters)
-    if _is_flat(_levels(parameters, temperature)):
-        # dividing would round
-        if _controls(parameters, temperature):
+    if _is_flat(_sample_schedule(parameters, temperature)):
+        # set it directly: dividing would round
+        if _is_under_control(parameters, temperature):
             return drop_unused_params({**parameters, "temperature_init": target})
-        return at_constant(parameters, target, temperature)
+        return make_constant(parameters, target, temperature)
     group = parameters_of_temperature(parameters, temperature)
     names = {field.name for field in fields(schedule_class(group["schedule"]))}
     scaled_levels = {
@@ -233,7 +234,7 @@ def _without_level(parameters: Mapping[str, Any], temperature: str) -> dict[str,
 
 
 def _divide_by_level(value: Any, level: float) -> Any:
-    """Divide a temperature, or those of a list of knots, by a level."""
+    """Divide a temperature, or each of those of a list of knots, by a level."""
     if isinstance(value, list | tuple):
         return [[progress, temperature / level] for progress, temperature in value]
     return value / level

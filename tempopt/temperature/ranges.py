@@ -1,4 +1,4 @@
-"""Which numbers the temperature parameters may be; which names are known is said by their registries."""
+"""Allowed numbers of the temperature parameters; allowed names are in the registries of strategies."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, Self
 
 from tempopt.errors import SpecError
 
-# Beyond these, attention in float32 is one-hot or uniform whatever the logits are, and 1/tau, times a
-# layer's factor, would leave the range of half precision altogether.
+# Beyond these, attention in float32 is one-hot or uniform for any logits, and 1/tau times a layer's factor
+# would leave the range of half precision.
 LOWEST = 1e-6
 HIGHEST = 1e6
 
@@ -20,7 +20,7 @@ _METADATA_KEY = "tempopt"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterRange:
-    """The values of one numeric parameter: a test, and the words that say it to a person."""
+    """The allowed values of one numeric parameter: a predicate, and its description in words."""
 
     allowed: str
     accepts: Callable[[float], bool]
@@ -28,16 +28,16 @@ class ParameterRange:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnRange(ParameterRange):
-    """The values of a number that :func:`number` declares: from ``low`` to ``high``, both allowed."""
+class DeclaredRange(ParameterRange):
+    """The range of a number that :func:`number` declares: ``low`` to ``high``, both included."""
 
     low: int | float
     high: int | float
 
 
-def _from_to(low: int | float, high: int | float, *, is_integer: bool = False) -> OwnRange:
-    """Return the range of numbers from ``low`` to ``high``, both allowed."""
-    return OwnRange(
+def _closed_range(low: int | float, high: int | float, *, is_integer: bool = False) -> DeclaredRange:
+    """Return the range of numbers from ``low`` to ``high``, both included."""
+    return DeclaredRange(
         allowed=f"a {'whole number' if is_integer else 'number'} from {low:g} to {high:g}",
         accepts=lambda value: low <= value <= high,
         is_integer=is_integer,
@@ -46,8 +46,8 @@ def _from_to(low: int | float, high: int | float, *, is_integer: bool = False) -
     )
 
 
-def _at_least(low: int, *, hint: str = "") -> ParameterRange:
-    """Return the range of whole numbers from ``low``."""
+def _integers_from(low: int, *, hint: str = "") -> ParameterRange:
+    """Return the range of integers from ``low``."""
     return ParameterRange(
         allowed=hint or f"a whole number of at least {low}",
         accepts=lambda value: value >= low,
@@ -55,18 +55,18 @@ def _at_least(low: int, *, hint: str = "") -> ParameterRange:
     )
 
 
-def _in_unit_interval(allowed: str) -> ParameterRange:
+def _open_unit_interval(allowed: str) -> ParameterRange:
     """Return the range of numbers between 0 and 1, both excluded."""
     return ParameterRange(allowed=allowed, accepts=lambda value: 0 < value < 1)
 
 
-def _from_zero_below_one(allowed: str) -> ParameterRange:
+def _half_open_unit_interval(allowed: str) -> ParameterRange:
     return ParameterRange(allowed=allowed, accepts=lambda value: 0 <= value < 1)
 
 
-SCALE = _from_to(LOWEST, HIGHEST)
+SCALE = _closed_range(LOWEST, HIGHEST)
 FINITE = ParameterRange(allowed="a finite number", accepts=math.isfinite)
-_FRACTION = _in_unit_interval("a number between 0 and 1, both excluded")
+_FRACTION = _open_unit_interval("a number between 0 and 1, both excluded")
 _ENTROPY = "a share of ln n, the largest entropy of n keys,"
 
 RANGES: dict[str, ParameterRange] = {
@@ -76,13 +76,13 @@ RANGES: dict[str, ParameterRange] = {
     "layer_ratio": SCALE,
     "head_ratio": SCALE,
     "n0": ParameterRange(allowed="a finite number above 1", accepts=lambda value: 1.0 < value < math.inf),
-    # Beyond it a factor would leave the range of float32 where n0 is small.
-    "length_power": _from_to(0, 4),
-    "length_slope": _from_to(0, HIGHEST),
+    # Beyond this a factor would leave the range of float32 for small n0.
+    "length_power": _closed_range(0, 4),
+    "length_slope": _closed_range(0, HIGHEST),
     "warmup_start": SCALE,
     "warmup_fraction": _FRACTION,
-    "hold_fraction": _from_zero_below_one("a share of training from 0, and less than 1"),
-    "num_knots": _from_to(1, 4, is_integer=True),
+    "hold_fraction": _half_open_unit_interval("a share of training from 0, and less than 1"),
+    "num_knots": _closed_range(1, 4, is_integer=True),
     **{f"temperature_knot_{knot}": SCALE for knot in range(1, 5)},
     "cycles": ParameterRange(
         allowed="an odd number of half cycles (0.5, 1.5, 2.5, ...), which end at temperature_final",
@@ -90,19 +90,19 @@ RANGES: dict[str, ParameterRange] = {
     ),
     "power": SCALE,
     "curvature": SCALE,
-    "num_steps": _at_least(2),
-    "top_k": _at_least(1),
+    "num_steps": _integers_from(2),
+    "top_k": _integers_from(1),
     "min_weight": _FRACTION,
-    "window": _at_least(1),
-    "local_share": _from_to(0, 1),
-    "num_layers": _at_least(1),
+    "window": _integers_from(1),
+    "local_share": _closed_range(0, 1),
+    "num_layers": _integers_from(1),
     "entropy_lambda": FINITE,
     "entropy_lambda_final": FINITE,
     "entropy_target": ParameterRange(
         allowed=f"{_ENTROPY} from 0 to 1", accepts=lambda value: 0 <= value <= 1
     ),
-    "control_level": _in_unit_interval(f"{_ENTROPY} between 0 and 1, both excluded"),
-    "control_start": _in_unit_interval(f"{_ENTROPY} between 0 and 1, both excluded"),
+    "control_level": _open_unit_interval(f"{_ENTROPY} between 0 and 1, both excluded"),
+    "control_start": _open_unit_interval(f"{_ENTROPY} between 0 and 1, both excluded"),
     "control_spread": SCALE,
     "output_temperature": SCALE,
     "sampling_temperature": ParameterRange(
@@ -110,33 +110,33 @@ RANGES: dict[str, ParameterRange] = {
         accepts=lambda value: value == 0 or SCALE.accepts(value),
     ),
     "top_p": ParameterRange(allowed="a number above 0, and at most 1", accepts=lambda value: 0 < value <= 1),
-    "top_k_tokens": _at_least(0, hint="a whole number of at least 1, or 0 for all tokens"),
-    "min_p": _from_zero_below_one("a number from 0, and less than 1"),
+    "top_k_tokens": _integers_from(0, hint="a whole number of at least 1, or 0 for all tokens"),
+    "min_p": _half_open_unit_interval("a number from 0, and less than 1"),
 }
 
 
 def number(default: int | float, *, low: int | float, high: int | float) -> Any:
-    """Declare a number that a schedule has for itself, as a field of its dataclass.
+    """Declare a number of a custom schedule as a field of its dataclass.
 
     Args:
-        default: Value where none is given; an integer declares a whole number.
-        low: Least value, itself allowed.
-        high: Largest value, itself allowed.
+        default: Default value; an integer declares an integer parameter.
+        low: Smallest allowed value.
+        high: Largest allowed value.
 
     Raises:
-        ValueError: The default is not from ``low`` to ``high``, or these are not finite.
+        ValueError: The default is not between ``low`` and ``high``, or one of these is not finite.
     """
     if not -math.inf < low <= default <= high < math.inf:
         raise ValueError(
             f"default {default!r} is not from {low!r} to {high!r}. Give finite numbers in order."
         )
-    number_range = _from_to(low, high, is_integer=isinstance(default, int))
+    number_range = _closed_range(low, high, is_integer=isinstance(default, int))
     return field(default=default, metadata={_METADATA_KEY: number_range})
 
 
-def own_range(parameter: Field[Any]) -> OwnRange | None:
-    """Return what :func:`number` declared of a field; None if it declared nothing."""
-    number_range: OwnRange | None = parameter.metadata.get(_METADATA_KEY)
+def declared_range(parameter: Field[Any]) -> DeclaredRange | None:
+    """Return the range that :func:`number` declared for a field; None if it declared none."""
+    number_range: DeclaredRange | None = parameter.metadata.get(_METADATA_KEY)
     return number_range
 
 
@@ -146,35 +146,37 @@ def check_number(name: str, value: object, number_range: ParameterRange | None =
     Args:
         name: The parameter.
         value: Its value.
-        number_range: What it may be; None: what ``RANGES`` says of that name.
+        number_range: Its allowed values; None: those of ``RANGES`` for the name.
 
     Raises:
-        SpecError: if the value is not a number, not finite or out of range.
+        SpecError: The value is not a number, not finite or out of range.
     """
     number_range = number_range or RANGES[name]
     kinds = (int,) if number_range.is_integer else (int, float)
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise SpecError(f"{name}={value!r} is {_kind(value)}. Give {number_range.allowed}.{_remedy(value)}")
+        raise SpecError(
+            f"{name}={value!r} is {_describe_type(value)}. Give {number_range.allowed}.{_hint_text(value)}"
+        )
     if not number_range.accepts(value):
         raise SpecError(f"{name}={value!r} is out of range. Give {number_range.allowed}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatedParameters:
-    """A dataclass whose fields are numeric temperature parameters, checked as it is made.
+    """A dataclass whose fields are numeric temperature parameters, checked on construction.
 
     Raises:
-        SpecError: if a field has a value that it cannot have.
+        SpecError: A field has a value that is not allowed.
     """
 
     def __post_init__(self) -> None:
         for parameter in fields(self):
-            check_number(parameter.name, getattr(self, parameter.name), own_range(parameter))
+            check_number(parameter.name, getattr(self, parameter.name), declared_range(parameter))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatParameters:
-    """A dataclass whose fields are named as parameters of a flat mapping."""
+    """A dataclass whose fields are named like the parameters of a flat mapping."""
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
@@ -183,18 +185,18 @@ class FlatParameters:
 
     @classmethod
     def from_mapping(cls, parameters: Mapping[str, Any]) -> Self:
-        """Pick these parameters out of a flat mapping that may hold others; missing ones are neutral."""
+        """Select these parameters from a flat mapping that may hold others; missing ones are neutral."""
         return cls(**{name: parameters[name] for name in cls.names() if name in parameters})
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     if value is None:
         return "not set"
     article = "an" if type(value).__name__[0] in "aeiou" else "a"
     return f"{article} {type(value).__name__}"
 
 
-def _remedy(value: object) -> str:
+def _hint_text(value: object) -> str:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
             float(value)

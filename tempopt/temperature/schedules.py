@@ -1,7 +1,7 @@
-"""Temperature over training progress, one final class per schedule; depth and length are not here.
+"""Temperature over training progress, one final class per schedule, without depth and length.
 
-A schedule that is not in this file is a subclass of :class:`Schedule` in a module of its own, named
-``package.module:Class``. It is known here once that module was imported; nothing here imports it.
+A schedule outside this file is a subclass of :class:`Schedule` in another module, named
+``package.module:Class``. It is registered when a person imports that module; nothing here imports it.
 
 In the formulas t is the progress in [0, 1], a is ``temperature_init`` and b is ``temperature_final``.
 """
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from typing import ClassVar, final
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, as_knots, check_knots, last_inner
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS, Knot, check_knots, num_inner_knots, to_knots
 from tempopt.temperature.ranges import HIGHEST, LOWEST, ValidatedParameters, check_number
 
 CUSTOM_SCHEDULES: dict[str, type[Schedule]] = {}
@@ -26,10 +26,9 @@ CUSTOM_SCHEDULES: dict[str, type[Schedule]] = {}
 class Schedule(ValidatedParameters, ABC):
     """A temperature over training progress.
 
-    Subclasses are frozen dataclasses. Those of tempopt have fields that are named as in
-    ``TemperatureParameters``. One of your own has ``temperature_init``, ``temperature_final`` and, declared
-    by :func:`tempopt.temperature.number`, numbers of its own, which are the parameters
-    ``schedule_args.NAME``:
+    Subclasses are frozen dataclasses. The fields of those in tempopt are named as in
+    ``TemperatureParameters``. A custom schedule has ``temperature_init``, ``temperature_final`` and, declared
+    by :func:`tempopt.temperature.number`, its own numbers, which are the parameters ``schedule_args.NAME``:
 
     .. code-block:: python
 
@@ -40,17 +39,17 @@ class Schedule(ValidatedParameters, ABC):
             knee: float = number(0.5, low=0.01, high=1.0)
 
             def _at(self, progress: float) -> float:
-                gone = min(progress / self.knee, 1.0)
-                return self.temperature_init ** (1.0 - gone) * self.temperature_final**gone
+                share = min(progress / self.knee, 1.0)
+                return self.temperature_init ** (1.0 - share) * self.temperature_final**share
 
     Every schedule is positive, stays between its temperatures, and begins and ends at them.
-    :func:`tempopt.testing.check_schedule` tests one for it.
+    :func:`tempopt.testing.check_schedule` tests a schedule for this.
     """
 
     name: ClassVar[str]
 
     def __init_subclass__(cls) -> None:
-        # with slots a dataclass is made twice, and super() would know the first of the two alone
+        # with slots the class is created twice, and super() would refer to the first only
         if cls.__module__ != __name__:
             cls.name = f"{cls.__module__}:{cls.__qualname__}"
             CUSTOM_SCHEDULES[cls.name] = cls
@@ -59,8 +58,8 @@ class Schedule(ValidatedParameters, ABC):
         """Return the temperature at a training progress in [0, 1].
 
         Raises:
-            UsageError: if the progress is outside [0, 1].
-            SpecError: if a schedule outside tempopt raises, or returns no temperature from 1e-6 to 1e6.
+            UsageError: The progress is outside [0, 1].
+            SpecError: A schedule outside tempopt raises an error, or returns no temperature from 1e-6 to 1e6.
         """
         if not 0.0 <= progress <= 1.0:
             raise UsageError(
@@ -75,7 +74,7 @@ class Schedule(ValidatedParameters, ABC):
             raise SpecError(
                 f"{self!r} raised {type(error).__name__} at progress {progress!r}: {error}"
             ) from error
-        # rounding at the very ends is forgiven
+        # rounding at both ends is allowed
         if not (
             isinstance(temperature, int | float)
             and LOWEST * (1 - 1e-9) <= temperature <= HIGHEST * (1 + 1e-9)
@@ -111,9 +110,9 @@ class _Annealed(Schedule):
     temperature_final: float
 
     def _mix(self, weight: float) -> float:
-        """Return the level between both ends that weighs the initial one so."""
+        """Return the level between both ends, given the weight of the initial one."""
         init, final = self.temperature_init, self.temperature_final
-        return _between(init, final, weight * init + (1.0 - weight) * final)
+        return _clamp(init, final, weight * init + (1.0 - weight) * final)
 
 
 @final
@@ -146,7 +145,7 @@ class Exponential(_Annealed):
     name: ClassVar[str] = "exponential"
 
     def _at(self, progress: float) -> float:
-        return _geometric(self.temperature_init, self.temperature_final, progress)
+        return _interpolate_geometrically(self.temperature_init, self.temperature_final, progress)
 
 
 @final
@@ -165,7 +164,7 @@ class Polynomial(_Annealed):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step(_Annealed):
-    """a (b / a)^(min(floor(t N), N - 1) / (N - 1)) with N = ``num_steps``: a stair of N equal treads."""
+    """a (b / a)^(min(floor(t N), N - 1) / (N - 1)) with N = ``num_steps``: a staircase of N equal steps."""
 
     name: ClassVar[str] = "step"
 
@@ -174,7 +173,7 @@ class Step(_Annealed):
     def _at(self, progress: float) -> float:
         last_step = self.num_steps - 1
         step = min(math.floor(progress * self.num_steps), last_step)
-        return _geometric(self.temperature_init, self.temperature_final, step / last_step)
+        return _interpolate_geometrically(self.temperature_init, self.temperature_final, step / last_step)
 
 
 @final
@@ -183,7 +182,7 @@ class WarmupAnneal(_Annealed):
     """From s = ``warmup_start`` to a at t = w = ``warmup_fraction``, then a cosine from a to b.
 
     s (a / s)^(t / w) for t < w, then b + (a - b)(1 + cos pi u) / 2 with u = (t - w) / (1 - w).
-    Unlike the form found in tutorials it starts above zero, is continuous at w, and ends at b.
+    Unlike the form in tutorials it starts above zero, is continuous at w, and ends at b.
     """
 
     name: ClassVar[str] = "warmup_anneal"
@@ -193,7 +192,9 @@ class WarmupAnneal(_Annealed):
 
     def _at(self, progress: float) -> float:
         if progress < self.warmup_fraction:
-            return _geometric(self.warmup_start, self.temperature_init, progress / self.warmup_fraction)
+            return _interpolate_geometrically(
+                self.warmup_start, self.temperature_init, progress / self.warmup_fraction
+            )
         anneal_progress = (progress - self.warmup_fraction) / (1.0 - self.warmup_fraction)
         return self._mix(_half_cosine(anneal_progress))
 
@@ -212,7 +213,7 @@ class Cyclic(_Annealed):
     cycles: float
 
     def _at(self, progress: float) -> float:
-        # The remainder is exact, so the end is exactly half a cosine away from a, however many cycles.
+        # The remainder is exact, so the end is exactly half a cosine away from a for any number of cycles.
         phase = math.fmod(2.0 * self.cycles * progress, 2.0)
         return self._mix(_half_cosine(phase))
 
@@ -228,9 +229,9 @@ class InverseLinear(_Annealed):
         init, final = self.temperature_init, self.temperature_final
         if progress <= 0.0:
             return init
-        # Not by way of 1 / a and 1 / b, which would round the ends.
+        # Not by 1 / a and 1 / b, which would round the ends.
         harmonic = final / ((1.0 - progress) * (final / init) + progress)
-        return _between(init, final, harmonic)
+        return _clamp(init, final, harmonic)
 
 
 @final
@@ -238,7 +239,7 @@ class InverseLinear(_Annealed):
 class InverseSqrt(_Annealed):
     """b + (a - b)(g(t) - g(1)) / (1 - g(1)) with g(t) = (1 + c t)^(-1/2) and c = ``curvature``.
 
-    It moves early and slows down, the more so the larger c; towards 0 it is linear.
+    It changes early and slows down, the more so the larger c; towards 0 it is linear.
     """
 
     name: ClassVar[str] = "inv_sqrt"
@@ -246,18 +247,18 @@ class InverseSqrt(_Annealed):
     curvature: float
 
     def _at(self, progress: float) -> float:
-        fraction = self._gone(progress) / self._gone(1.0)
+        fraction = self._unscaled_share(progress) / self._unscaled_share(1.0)
         return self._mix(1.0 - fraction)
 
-    def _gone(self, progress: float) -> float:
-        # 1 - g, without the digits that this difference would lose where the curvature is small.
+    def _unscaled_share(self, progress: float) -> float:
+        # 1 - g, without the cancellation of that difference at small curvature.
         return -math.expm1(-0.5 * math.log1p(self.curvature * progress))
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Logarithmic(_Annealed):
-    """a + (b - a) ln(1 + c t) / ln(1 + c) with c = ``curvature``: as ``inv_sqrt``, but slowing down less."""
+    """a + (b - a) ln(1 + c t) / ln(1 + c) with c = ``curvature``: like ``inv_sqrt``, but slows down less."""
 
     name: ClassVar[str] = "logarithmic"
 
@@ -273,8 +274,8 @@ class Logarithmic(_Annealed):
 class Sigmoid(_Annealed):
     """a + (b - a)(f(t) - f(0)) / (f(1) - f(0)) with f(t) = 1 / (1 + exp(-c (t - 1/2))), c = ``curvature``.
 
-    It moves in the middle, the more suddenly the larger c; towards 0 it is linear. Without the
-    normalisation it would neither begin at a nor end at b.
+    It changes in the middle, the more suddenly the larger c; towards 0 it is linear. Without the
+    normalisation it would not begin at a and end at b.
     """
 
     name: ClassVar[str] = "sigmoid"
@@ -310,7 +311,8 @@ class HoldAnneal(_Annealed):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triangular(_Annealed):
-    """``cyclic`` with straight lines for cosines: N = ``cycles`` times from a to b and back, ending at b.
+    """``cyclic`` with straight lines instead of cosines: N = ``cycles`` times from a to b and back, ending at
+    b.
 
     After Smith, "Cyclical Learning Rates for Training Neural Networks" (2017).
     """
@@ -329,10 +331,10 @@ class Triangular(_Annealed):
 class Piecewise(Schedule):
     """ln tau is linear in t between knots: a at 0, up to four inner knots, b at 1.
 
-    With h = ``hold_fraction`` above 0 it is a until t = h. Inner knot k of K = ``num_knots`` lies at
-    h + (1 - h) k / (K + 1); K is by default the last knot that has a temperature. A knot without one is left
-    out, and the line goes on to the next. ``temperature_knots`` is a whole schedule instead: pairs of
-    progress and temperature, before the first and after the last of which it is constant.
+    With h = ``hold_fraction`` above 0 it is a until t = h. Inner knot k of K = ``num_knots`` lies at h + (1 -
+    h) k / (K + 1); K is by default the last knot that has a temperature. A knot without a temperature is
+    omitted, and the line continues to the next one. ``temperature_knots`` instead gives a complete schedule:
+    pairs of progress and temperature, constant before the first and after the last.
     """
 
     name: ClassVar[str] = "piecewise"
@@ -354,7 +356,7 @@ class Piecewise(Schedule):
                 continue
             if field.name == KNOTS:
                 check_knots(value)
-                object.__setattr__(self, KNOTS, as_knots(value))
+                object.__setattr__(self, KNOTS, to_knots(value))
             else:
                 check_number(field.name, value)
 
@@ -364,7 +366,7 @@ class Piecewise(Schedule):
         if self.temperature_knots is not None:
             return self.temperature_knots
         hold, levels = self.hold_fraction, {name: getattr(self, name) for name in INNER_KNOTS}
-        num_inner = last_inner({"num_knots": self.num_knots, **levels})
+        num_inner = num_inner_knots({"num_knots": self.num_knots, **levels})
         inner_knots = [
             (hold + (1.0 - hold) * number / (num_inner + 1), levels[name])
             for number, name in enumerate(INNER_KNOTS[:num_inner], 1)
@@ -379,7 +381,9 @@ class Piecewise(Schedule):
         if index in (0, len(knots)):
             return knots[min(index, len(knots) - 1)][1]
         (start, start_temperature), (end, end_temperature) = knots[index - 1], knots[index]
-        return _geometric(start_temperature, end_temperature, (progress - start) / (end - start))
+        return _interpolate_geometrically(
+            start_temperature, end_temperature, (progress - start) / (end - start)
+        )
 
 
 SCHEDULES: dict[str, type[Schedule]] = {
@@ -409,14 +413,14 @@ def _half_cosine(phase: float) -> float:
     return (1.0 + math.cos(math.pi * phase)) / 2.0
 
 
-def _geometric(init: float, final: float, fraction: float) -> float:
+def _interpolate_geometrically(init: float, final: float, fraction: float) -> float:
     if fraction <= 0.0:
         return init
     if fraction >= 1.0:
         return final
-    return _between(init, final, init * (final / init) ** fraction)
+    return _clamp(init, final, init * (final / init) ** fraction)
 
 
-def _between(init: float, final: float, value: float) -> float:
-    # Rounding may step an ulp outside; a schedule never does.
+def _clamp(init: float, final: float, value: float) -> float:
+    # Rounding may exceed an end by an ulp; a schedule never does.
     return min(max(value, min(init, final)), max(init, final))

@@ -1,6 +1,6 @@
 """Whether two parameter sets are the same training.
 
-Exact: numbers are compared bit by bit.
+Numbers are compared bit by bit.
 """
 
 from __future__ import annotations
@@ -16,36 +16,36 @@ from tempopt.temperature.schedules import Constant
 
 
 def same_training(parameters: Mapping[str, Any], other_parameters: Mapping[str, Any]) -> bool:
-    """Return whether two parameter sets are the same throughout a training, evaluations at its end included.
+    """Return whether two parameter sets give the same training, including evaluations at its end.
 
     Args:
-        parameters: Flat parameters; temperature parameters that are missing are neutral.
-        other_parameters: The same.
+        parameters: Flat parameters; missing temperature parameters are neutral.
+        other_parameters: Flat parameters to compare with.
 
     Raises:
-        SpecError: A temperature parameter has a value that it cannot have.
+        SpecError: A temperature parameter has a value that is not allowed.
     """
     return training_key(parameters) == training_key(other_parameters)
 
 
 def training_key(parameters: Mapping[str, Any]) -> str:
-    """Return a text that is equal for parameter sets with :func:`same_training`.
+    """Return a text that is equal for parameter sets of the :func:`same_training`.
 
     Raises:
-        SpecError: A temperature parameter has a value that it cannot have.
+        SpecError: A temperature parameter has a value that is not allowed.
     """
-    # as they are written: to a cache 1, 1.0 and true are the same, and so are 0.0 and -0.0
+    # the cache key includes repr: 1, 1.0 and true are equal as values, and so are 0.0 and -0.0
     return _key(tuple((name, repr(value), hashable(value)) for name, value in parameters.items()))
 
 
 def hashable(value: Any) -> Any:
-    """Return a value of a parameter with lists as tuples, for caches."""
+    """Return a parameter value with lists as tuples, for caches."""
     return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
 
 
 @lru_cache(maxsize=10_000)
 def _key(items: tuple[tuple[str, str, Any], ...]) -> str:
-    """Return what counts of a parameter set as text, without the named temperatures that stay as found."""
+    """Return the parameters that have an effect as text, without named temperatures that stay as found."""
     parameters = {name: value for name, _, value in items}
     effective_parameters = drop_unused_params({**neutral_values(parameters), **parameters})
     for name, found_temperature in initial_named_temperatures(parameters).items():

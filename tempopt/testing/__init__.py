@@ -1,8 +1,7 @@
-"""Tests that a launcher or a schedule of your own can be run against. Needs ``tempopt[testing]``.
+"""Tests for custom launchers and schedules. Needs ``tempopt[testing]``.
 
-:class:`LauncherTests` is for launchers, :func:`check_schedule` for schedules.
-
-Nothing is imported before it is asked for: workers find a toy in here, where there may be no pytest.
+:class:`LauncherTests` is for launchers, :func:`check_schedule` for schedules. Names are imported at their
+first use, since workers import a toy module from here, where pytest may be missing.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def __getattr__(name: str) -> Any:
         return check_schedule
     import pytest
 
-    # before the first import: so that an assertion that fails shows what it compared
+    # before the first import, so that failing assertions show the compared values
     pytest.register_assert_rewrite("tempopt.testing.launchers")
     from tempopt.testing.launchers import LauncherTests
 

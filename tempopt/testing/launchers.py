@@ -1,6 +1,6 @@
-"""What every launcher owes, as tests: subclass :class:`LauncherTests` and say which launcher is meant.
+"""The duties of launchers as tests: subclass :class:`LauncherTests` and override the fixture ``launcher``.
 
-The studies are small and real; whatever a launcher does, they have to give the result of a single agent.
+The studies are small and real; with every launcher they have to give the result of a single agent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import optuna
 import pytest
 
 from tempopt.errors import StorageError, UsageError
-from tempopt.launch.launcher import Job, Launcher, Task, tasks
+from tempopt.launch.launcher import Job, Launcher, Task, build_tasks
 from tempopt.service import lifecycle, studies
 from tempopt.service.requests import SearchRequest
 from tempopt.spec.resources import Need
@@ -36,7 +36,7 @@ _TERMINAL_JOB_STATES = ("done", "failed", "gone")
 _T = TypeVar("_T")
 
 
-def _spec(metric: str = "val_loss") -> StudySpec:
+def _make_spec(metric: str = "val_loss") -> StudySpec:
     """Return the spec of a small study."""
     data = {
         "study": {
@@ -48,7 +48,7 @@ def _spec(metric: str = "val_loss") -> StudySpec:
             "candidates": 1,
             "seeds": {"choose": 1, "confirm": 2},
             "parallel": 2,
-            # an agent on another machine is missed by its lease alone; what is lost so is tried again
+            # the loss of an agent on another machine shows only by its lease; lost runs are repeated
             "lease": 15,
             "max_attempts": 100,
         },
@@ -65,11 +65,11 @@ def _spec(metric: str = "val_loss") -> StudySpec:
     return StudySpec.parse(data, source="the tests of launchers")
 
 
-_NAME = _spec().study.name
+_NAME = _make_spec().study.name
 
 
-def _facts(storage: str) -> list[Any]:
-    """Return everything about a study that may not depend on who carried it out, or what happened to it."""
+def _collect_facts(storage: str) -> list[Any]:
+    """Return all facts of a study that must not depend on its agents, or on their failures."""
     with open_store(storage, create=False) as store:
         id = store.load_study(_NAME).id
         rows, measurements = store.tickets(id), store.measurements(id)
@@ -84,17 +84,17 @@ def _facts(storage: str) -> list[Any]:
 
 
 @functools.cache
-def _alone() -> list[Any]:
-    """Return the result of the study when one agent, in this process, carries it out in peace."""
+def _run_alone() -> list[Any]:
+    """Return the result of the study carried out by one agent in this process, without failures."""
     with tempfile.TemporaryDirectory(prefix="tempopt-") as folder:
         storage = f"sqlite:///{folder}/alone.db"
         options = studies.RunOptions(storage=storage, workers=1, checkpoints=f"{folder}/runs")
-        studies.carry_out(SearchRequest(spec=_spec()), options)
-        return _facts(storage)
+        studies.carry_out(SearchRequest(spec=_make_spec()), options)
+        return _collect_facts(storage)
 
 
 class LauncherTests:
-    """What every launcher owes. In a file of tests::
+    """Tests that every launcher has to pass. In a file of tests::
 
         from tempopt.testing import LauncherTests
 
@@ -110,7 +110,7 @@ class LauncherTests:
     """
 
     PATIENCE: ClassVar[float] = 600.0
-    """Seconds after which something that is waited for is given up: against hanging for ever only."""
+    """Maximal seconds of a wait, so that tests do not hang."""
 
     @pytest.fixture
     def launcher(self) -> Iterator[Launcher]:
@@ -119,21 +119,21 @@ class LauncherTests:
 
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
-        """An empty folder that this process and all agents reach by the same path."""
+        """An empty folder that this process and all agents can access by the same path."""
         return tmp_path
 
     @pytest.fixture
     def storage(self, launcher: Launcher, folder: Path) -> str:
-        """URL of an empty database that this process and all agents reach."""
+        """URL of an empty database that this process and all agents can reach."""
         if launcher.is_multi_host:
             pytest.fail("override the fixture storage: SQLite is for the agents of one machine")
         return f"sqlite:///{folder}/launched.db"
 
     def kill_agent(self, agent: str) -> None:
-        """Kill (SIGKILL) an agent's process, wherever it runs.
+        """Kill (SIGKILL) an agent's process.
 
         Args:
-            agent: What the store calls it: ``host:pid:machine:...``.
+            agent: Its name in the store: ``host:pid:machine:...``.
         """
         host, pid, where, *_ = agent.split(":")
         if where != machine_id():
@@ -160,10 +160,10 @@ class LauncherTests:
         need = Need(gpus=gpus, cpus=2)
         split = launcher.split(need, workers)
         assert sum(split) == workers and min(split) >= 1
-        agent_tasks = tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
+        agent_tasks = build_tasks(Task(study="any", storage="sqlite:///any.db"), need, split)
         for task in agent_tasks:
             assert task.cpus == 2 * task.workers
-            capacity = task.gpus * need.trials_per_card if gpus < 1 else task.gpus / gpus
+            capacity = task.gpus * need.trials_per_gpu if gpus < 1 else task.gpus / gpus
             assert capacity >= task.workers if gpus else task.gpus == 0
 
     # ---- studies
@@ -171,46 +171,46 @@ class LauncherTests:
     def test_a_study_through_two_agents_has_exactly_the_trials_that_were_asked(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder)] * 2)
+        ids = launcher.start([self._make_task(storage, folder)] * 2)
         assert len(set(ids)) == 2
-        self._to_the_end(launcher, ids, storage)
-        rows = [row for row in _tickets(storage) if row.kind == "search"]
+        self._wait_for_result(launcher, ids, storage)
+        rows = [row for row in _load_tickets(storage) if row.kind == "search"]
         assert sorted(row.trial_number for row in rows if row.trial_number is not None) == list(
             range(_TRIALS)
         )
-        trials = _trials(storage)
+        trials = _load_trials(storage)
         assert len(trials) == _TRIALS and all(trial.state.is_finished() for trial in trials)
-        assert _facts(storage) == _alone()
+        assert _collect_facts(storage) == _run_alone()
         result = studies.load_study(storage, _NAME)
         assert result.state == "done" and result.verdict is not None
 
     def test_an_agent_that_is_killed_is_started_again_and_the_study_ends_as_in_peace(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, pace=0.05)])
-        self.kill_agent(self._agent_in_the_middle(launcher, ids, storage))
-        self._to_the_end(launcher, ids, storage)
+        ids = launcher.start([self._make_task(storage, folder, pace=0.05)])
+        self.kill_agent(self._wait_for_training_agent(launcher, ids, storage))
+        self._wait_for_result(launcher, ids, storage)
         with open_store(storage, create=False) as store:
             assert len({row.agent for row in store.logs(store.load_study(_NAME).id)}) > 1
-        assert _facts(storage) == _alone()
+        assert _collect_facts(storage) == _run_alone()
 
     def test_agents_that_are_cancelled_leave_in_good_order_and_another_goes_on(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, pace=0.2)] * 2)
-        self._agent_in_the_middle(launcher, ids, storage)
+        ids = launcher.start([self._make_task(storage, folder, pace=0.2)] * 2)
+        self._wait_for_training_agent(launcher, ids, storage)
         launcher.cancel(ids)
         assert not [job for job in launcher.jobs(ids) if job.state not in _TERMINAL_JOB_STATES]
-        rows = _tickets(storage)
+        rows = _load_tickets(storage)
         assert not [row for row in rows if row.state == "running"]
         assert [row for row in rows if row.state == "waiting"], "the study had ended before it was cancelled"
-        self._to_the_end(launcher, launcher.start([self._task(storage, folder)]), storage)
-        assert _facts(storage) == _alone()
+        self._wait_for_result(launcher, launcher.start([self._make_task(storage, folder)]), storage)
+        assert _collect_facts(storage) == _run_alone()
 
     def test_a_spec_that_cannot_be_carried_out_comes_back_as_a_message(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, metric="val_never_logged")])
+        ids = launcher.start([self._make_task(storage, folder, metric="val_never_logged")])
         (job,) = self._wait_until_ended(launcher, ids)
         assert job.state == "failed"
         assert "val_never_logged" in job.message
@@ -220,13 +220,13 @@ class LauncherTests:
     def test_a_study_that_is_paused_is_left_and_not_taken_up_again(
         self, launcher: Launcher, storage: str, folder: Path
     ) -> None:
-        ids = launcher.start([self._task(storage, folder, pace=0.2)])
-        self._agent_in_the_middle(launcher, ids, storage)
+        ids = launcher.start([self._make_task(storage, folder, pace=0.2)])
+        self._wait_for_training_agent(launcher, ids, storage)
         lifecycle.pause(storage, _NAME)
         assert [job.state for job in self._wait_until_ended(launcher, ids)] == ["done"]
-        assert not [row for row in _tickets(storage) if row.state == "running"]
-        # as one that waited for room, or was sent back to wait for it, while the study was paused
-        late_ids = launcher.start([self._task(storage, folder)])
+        assert not [row for row in _load_tickets(storage) if row.state == "running"]
+        # like an agent that waited for room while the study was paused
+        late_ids = launcher.start([self._make_task(storage, folder)])
         assert [job.state for job in self._wait_until_ended(launcher, late_ids)] == ["done"]
         with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "paused"
@@ -239,8 +239,8 @@ class LauncherTests:
         for name in ("one", "two"):
             (folder / name).mkdir()
             words = {PROBE: str(folder / name / "probe.json"), f"{WORDS}WORD": name}
-            # the slower the study, the longer it is there for the last of them to find
-            task = self._task(storage, folder, pace=1.0, words=words)
+            # slow, so that the study is still in progress when the last agent starts
+            task = self._make_task(storage, folder, pace=1.0, words=words)
             agent_tasks.append(dataclasses.replace(task, cpus=cpus, folder=str(folder / name)))
         tasks_by_id = dict(zip(launcher.start(agent_tasks), agent_tasks, strict=True))
         while tasks_by_id:
@@ -260,7 +260,7 @@ class LauncherTests:
 
     # ---- how it is done
 
-    def _task(
+    def _make_task(
         self,
         storage: str,
         folder: Path,
@@ -272,7 +272,7 @@ class LauncherTests:
         return Task(
             study=_NAME,
             storage=storage,
-            spec=_spec(metric).to_json(),
+            spec=_make_spec(metric).to_json(),
             options=("--checkpoints", str(folder / "runs")),
             folder=str(folder),
             environment={PACE: str(pace), **(words or {})},
@@ -280,17 +280,17 @@ class LauncherTests:
         )
 
     def _wait(self, find_value: Callable[[], _T | None], what: str) -> _T:
-        """Return what is waited for, once it is there."""
-        give_up = time.monotonic() + self.PATIENCE
+        """Wait for a value, and return it."""
+        deadline = time.monotonic() + self.PATIENCE
         while (value := find_value()) is None:
-            assert time.monotonic() < give_up, f"waited {self.PATIENCE:g} s in vain for {what}"
+            assert time.monotonic() < deadline, f"waited {self.PATIENCE:g} s for {what}"
             time.sleep(0.1)
         return value
 
     def _wait_for_agents(
         self, find_value: Callable[[], _T | None], what: str, launcher: Launcher, ids: Sequence[str]
     ) -> _T:
-        """Return what is waited for; no agent that could bring it about may end before."""
+        """Wait for a value, and return it; fail if all agents end before."""
 
         def find() -> _T | None:
             jobs = launcher.jobs(ids)
@@ -304,7 +304,7 @@ class LauncherTests:
         return self._wait(find, what)
 
     def _wait_until_ended(self, launcher: Launcher, ids: Sequence[str]) -> list[Job]:
-        """Return how jobs have ended, once all have."""
+        """Wait until all jobs have ended, and return them."""
 
         def ended_jobs() -> list[Job] | None:
             jobs = launcher.jobs(ids)
@@ -312,30 +312,30 @@ class LauncherTests:
 
         return self._wait(ended_jobs, f"the end of {ids}")
 
-    def _to_the_end(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
-        """Wait until agents have ended, and have carried out the study."""
+    def _wait_for_result(self, launcher: Launcher, ids: Sequence[str], storage: str) -> None:
+        """Wait until all agents have ended and the study is done."""
         jobs = self._wait_until_ended(launcher, ids)
         assert [job.state for job in jobs] == ["done"] * len(ids), jobs
         with open_store(storage, create=False) as store:
             assert store.load_study(_NAME).state == "done"
 
-    def _agent_in_the_middle(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
-        """Return what the store calls an agent that trains a search ticket, once there is one."""
+    def _wait_for_training_agent(self, launcher: Launcher, ids: Sequence[str], storage: str) -> str:
+        """Wait until an agent trains a search ticket, and return its name in the store."""
 
         def training() -> str | None:
-            rows = [row for row in _tickets(storage) if row.kind == "search" and row.state == "running"]
+            rows = [row for row in _load_tickets(storage) if row.kind == "search" and row.state == "running"]
             return next((row.agent for row in rows), None)
 
         return self._wait_for_agents(training, "a search ticket in progress", launcher, ids)
 
 
 def _probe_file(task: Task) -> Path:
-    """Return the file in which a worker of an agent tells where it is."""
+    """Return the file into which a worker of an agent writes its environment."""
     return Path(task.environment[PROBE])
 
 
-def _tickets(storage: str) -> list[TicketRow]:
-    """Return the study's tickets, none while it has not been begun."""
+def _load_tickets(storage: str) -> list[TicketRow]:
+    """Return the study's tickets, none before it exists."""
     try:
         with open_store(storage, create=False) as store:
             return store.tickets(store.load_study(_NAME).id)
@@ -343,8 +343,8 @@ def _tickets(storage: str) -> list[TicketRow]:
         return []
 
 
-def _trials(storage: str) -> list[optuna.trial.FrozenTrial]:
-    """Return the trials as anybody sees them who knows Optuna and not tempopt."""
+def _load_trials(storage: str) -> list[optuna.trial.FrozenTrial]:
+    """Return the trials as loaded by Optuna."""
     with open_store(storage, create=False) as store:
         url = store.url
     rdb_storage = optuna.storages.RDBStorage(url)

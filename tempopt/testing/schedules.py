@@ -1,4 +1,4 @@
-"""Property tests that a schedule of your own can be run against. Needs hypothesis."""
+"""Property tests for custom schedules. Needs hypothesis."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.temperature.custom_schedules import CLOSE, own_numbers
-from tempopt.temperature.ranges import OwnRange, own_range
+from tempopt.temperature.custom_schedules import CLOSE, custom_schedule_fields
+from tempopt.temperature.ranges import DeclaredRange, declared_range
 from tempopt.temperature.schedules import Schedule
 
 _SCALE = st.floats(1e-6, 1e6)
@@ -19,32 +19,32 @@ _LEVELS = {"temperature_init": 2.0, "temperature_final": 0.5}
 
 
 def check_schedule(kind: type[Schedule]) -> None:
-    """Test that a schedule keeps what every schedule promises, at many values of its numbers.
+    """Test the properties of a schedule, at many values of its parameters.
 
     Its temperature is finite and between ``temperature_init`` and ``temperature_final`` at every progress in
-    [0, 1], and the same when it is asked for again. It begins at the one and ends at the other, and does not
-    move where they are equal; rounding is forgiven up to 1e-9 of the larger one. Schedules of equal numbers
-    are equal. A progress outside [0, 1], and a number out of its range, are refused.
+    [0, 1], and deterministic. It begins at the former, ends at the latter, and is constant if they are equal,
+    with a relative tolerance of 1e-9. Schedules with equal parameters are equal. A progress outside [0, 1],
+    and a parameter out of its range, are refused.
 
     Args:
-        kind: The class, one that is not tempopt's own.
+        kind: The class of a custom schedule.
 
     Raises:
-        AssertionError: A promise is broken; the message has the schedule and the progress.
-        SpecError: The class is not declared as :class:`tempopt.temperature.Schedule` says.
+        AssertionError: A property does not hold; the message has the schedule and the progress.
+        SpecError: The class is not declared as required by :class:`tempopt.temperature.Schedule`.
     """
     name = getattr(kind, "name", None)
     if not (isinstance(kind, type) and issubclass(kind, Schedule) and name):
-        raise SpecError(f"{kind!r} is no schedule. Give a subclass of tempopt.temperature.Schedule.")
-    if own_numbers(name) is None:
-        raise SpecError(f"{name} is tempopt's own, which its own tests check. Give a schedule of yours.")
+        raise SpecError(f"{kind!r} is not a schedule. Give a subclass of tempopt.temperature.Schedule.")
+    if custom_schedule_fields(name) is None:
+        raise SpecError(f"{name} is a schedule of tempopt, which has its own tests. Give a custom schedule.")
     _check_values(kind)
     _check_refusals(kind)
 
 
 def _check_values(kind: type[Schedule]) -> None:
     @settings(report_multiple_bugs=False)
-    @given(_schedules(kind), st.floats(0.0, 1.0))
+    @given(_draw_schedules(kind), st.floats(0.0, 1.0))
     def check(schedule: Any, progress: float) -> None:
         initial, final, value = schedule.temperature_init, schedule.temperature_final, schedule(progress)
         slack = CLOSE * max(initial, final)
@@ -86,13 +86,13 @@ def _check_refusals(kind: type[Schedule]) -> None:
             raise AssertionError(f"{kind.name} takes {field.name}={value!r}. Call super().__post_init__().")
 
 
-def _schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
-    return st.builds(kind, **{field.name: _values(field) for field in fields(kind)})
+def _draw_schedules(kind: type[Schedule]) -> st.SearchStrategy[Any]:
+    return st.builds(kind, **{field.name: _draw_values(field) for field in fields(kind)})
 
 
-def _values(field: Field[Any]) -> st.SearchStrategy[Any]:
-    allowed = own_range(field)
-    if not isinstance(allowed, OwnRange):
+def _draw_values(field: Field[Any]) -> st.SearchStrategy[Any]:
+    allowed = declared_range(field)
+    if not isinstance(allowed, DeclaredRange):
         return _SCALE
     if allowed.is_integer:
         return st.integers(int(allowed.low), int(allowed.high))

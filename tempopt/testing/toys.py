@@ -1,4 +1,4 @@
-"""What the tests of launchers train: a module and data of a few numbers, which tell where they are."""
+"""Module and data for the tests of launchers, which record the environment of their worker."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from tempopt.training.module import TemperedModule
 
 WORDS = "TEMPOPT_TESTING_"
-"""How the variables begin that are told; others are not told."""
+"""Prefixes of the environment variables that are recorded."""
 PROBE = f"{WORDS}PROBE"
-"""Variable that names a file: a model that is made where it is set writes there where it is."""
+"""Variable with the path of a file into which a model writes its environment."""
 PACE = f"{WORDS}PACE"
-"""Variable that says how many seconds a training step takes at least; it changes no number."""
+"""Variable with the minimal seconds of a training step; it does not change results."""
 
 
 class ToyData(L.LightningDataModule):
-    """Random items whose class is a part of them; the same in every process."""
+    """Random items with a class each; the same in every process."""
 
     def setup(self, stage: str) -> None:
         generator = torch.Generator().manual_seed(1)
@@ -76,7 +76,7 @@ def _write(path: Path) -> None:
         "environment": {name: value for name, value in os.environ.items() if name.startswith(WORDS)},
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
     }
-    # whole or not there: a test waits for it
+    # written atomically, since a test waits for it
     writing = path.with_name(f"{path.name}.{os.getpid()}")
     writing.write_text(json.dumps(probe), encoding="utf-8")
     writing.replace(path)

@@ -1,4 +1,4 @@
-"""One run: training a LightningModule once, with one parameter set and one seed.
+"""One run: one training of a LightningModule, with one parameter set and one seed.
 
-No other package uses Lightning. Importing it loads nothing; its names load when they are used.
+No other package uses Lightning. Importing this package loads nothing; its names are loaded on first use.
 """

@@ -1,6 +1,6 @@
-"""The arguments of one class, as jsonargparse reads them for LightningCLI; parsed once, given out often.
+"""The arguments of one class, as jsonargparse parses them for LightningCLI; parsed once, copied for each use.
 
-Says in one line what jsonargparse says in a wall of unions. Which classes there are is build.py's.
+Replaces the long messages of jsonargparse by one line. ``build.py`` selects the classes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY = "arguments"
 
 
 class Arguments:
-    """What a class is called with: the values of the spec, type-checked, and overrides on top.
+    """Arguments of a class: the values of the spec, type-checked, with overrides.
 
     Args:
         section: Key of the spec, for messages: ``model``, ``data`` or ``trainer``.
@@ -31,7 +31,7 @@ class Arguments:
         init_args: Argument name to plain value; an object is ``{"class_path": ..., "init_args": {...}}``.
 
     Raises:
-        SpecError: An argument is unknown, missing, or of the wrong type; there is a line for each.
+        SpecError: An argument is unknown, missing, or of the wrong type; it lists all errors.
     """
 
     def __init__(self, section: str, cls: type, init_args: Mapping[str, Any]) -> None:
@@ -45,20 +45,20 @@ class Arguments:
 
     @staticmethod
     def names_of(cls: type) -> list[str]:
-        """Return the names of a class's init arguments, those that it hands on to its bases included."""
+        """Return the names of a class's init arguments, including those that it passes on to its bases."""
         return _parser(cls)[1]
 
     def values(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return fresh keyword arguments, objects made; what is not given is left to the class.
+        """Return new keyword arguments with their objects; missing ones keep the default of the class.
 
         Args:
-            overrides: Argument name, dotted for what is nested below, to value.
+            overrides: Argument name, dotted for nested ones, to value.
 
         Raises:
             SpecError: An override is unknown or of the wrong type.
         """
         if any("." in name for name in overrides):
-            init_args = self._with(overrides)
+            init_args = self._apply_overrides(overrides)
             return self._make(self._parse(init_args), init_args)
         checked_values = {name: self.check(name, value) for name, value in overrides.items()}
         if not self._has_objects:
@@ -69,10 +69,9 @@ class Arguments:
         return self._make(namespace, {**self.init_args, **overrides})
 
     def check(self, name: str, value: Any) -> Any:
-        """Return an override as the type that its annotation asks for.
+        """Return an override converted to the type of its annotation.
 
-        Numbers are parsed once for each type and text once for each value, so that a run in a warm
-        worker does not pay for it.
+        Numbers are parsed once per type and text once per value, which saves time in a warm worker.
 
         Raises:
             SpecError: The argument is unknown, or the value is of the wrong type.
@@ -81,7 +80,7 @@ class Arguments:
         is_text = isinstance(value, Mapping | list)
         key = (name, type(value) if is_number else repr(value) if is_text else value)
         if key not in self._checked:
-            init_args = self._with({name: value})
+            init_args = self._apply_overrides({name: value})
             parsed_value = self._parse(init_args)[name.partition(".")[0]]
             if _holds_namespace(parsed_value) or "." in name:
                 return value
@@ -95,8 +94,8 @@ class Arguments:
             else self._parse({**self.init_args, name: value})[name]
         )
 
-    def _with(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what is given with dotted overrides written into its objects, dataclasses and mappings."""
+    def _apply_overrides(self, overrides: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments with dotted overrides written into their objects, dataclasses and mappings."""
         result = copy.deepcopy(self.init_args)
         for name, value in overrides.items():
             argument, *subkeys = name.split(".")
@@ -105,12 +104,12 @@ class Arguments:
                 continue
             default = self._parsed.get(argument)
             if argument not in result and _holds_namespace(default):
-                result[argument] = _plain(default)
-            self._put(result, _plain(default), name, value)
+                result[argument] = _to_plain(default)
+            self._write_override(result, _to_plain(default), name, value)
         return result
 
-    def _put(self, result: dict[str, Any], default: Any, name: str, value: Any) -> None:
-        """Write a dotted override, below whose first name there is what ``default`` has."""
+    def _write_override(self, result: dict[str, Any], default: Any, name: str, value: Any) -> None:
+        """Write a dotted override; ``default`` has the default values below its first name."""
         argument, *middle_segments, last_segment = name.split(".")
         target, path = result.get(argument), argument
         for segment in [*middle_segments, None]:
@@ -120,7 +119,7 @@ class Arguments:
                     f"Write its values under {self._init_args_path}, or search another name."
                 )
             if "class_path" in target:
-                # what its class takes is for its own parser to say
+                # the parser of that class checks its arguments
                 target, default = target.setdefault("init_args", {}), None
             elif isinstance(default, dict) and (segment or last_segment) not in default:
                 raise SpecError(unknown(f"key of {self.section}.{path}", segment or last_segment, default))
@@ -156,11 +155,11 @@ class Arguments:
 
     @property
     def called(self) -> str:
-        """The class's full name, for messages."""
+        """Full name of the class, for messages."""
         return f"{self.cls.__module__}.{self.cls.__qualname__}"
 
     def _faults(self, init_args: Mapping[str, Any]) -> list[str]:
-        """Return a line for each argument that is wrong."""
+        """Return a line for each wrong argument."""
         from jsonargparse import ArgumentError
 
         lines = []
@@ -197,7 +196,7 @@ class Arguments:
 def _parser(cls: type, argument_name: str | None = None) -> tuple[ArgumentParser, list[str]]:
     """Return a parser of a class's arguments (or of one of them), and their names.
 
-    It is cached, since jsonargparse reads docstrings and annotations of all arguments to make it.
+    It is cached, since jsonargparse parses docstrings and annotations of all arguments to build it.
     """
     from jsonargparse import ArgumentParser
 
@@ -212,7 +211,7 @@ def _parser(cls: type, argument_name: str | None = None) -> tuple[ArgumentParser
 
 
 def parameter(cls: type, name: str) -> inspect.Parameter | None:
-    """Return an init parameter of a class, from whichever class above it has it under that name."""
+    """Return an init parameter of a class, from the class or the base that defines it."""
     for base_class in cls.__mro__:
         if "__init__" in vars(base_class):
             init_parameter = inspect.signature(vars(base_class)["__init__"]).parameters.get(name)
@@ -238,7 +237,7 @@ def _format_value(value: object) -> str:
 
 
 def _object_fault(value: object, path: str) -> str | None:
-    """Return what is wrong with a value that describes an object, if that can be told."""
+    """Return what is wrong with a value that describes an object, if it can be determined."""
     if isinstance(value, list):
         faults = (_object_fault(child, f"{path}.{i}") for i, child in enumerate(value))
         return next((fault for fault in faults if fault), None)
@@ -252,8 +251,8 @@ def _object_fault(value: object, path: str) -> str | None:
     return None
 
 
-def _plain(value: object) -> Any:
-    """Return what was parsed as plain data."""
+def _to_plain(value: object) -> Any:
+    """Return a parsed value as plain data."""
     from jsonargparse import Namespace
 
     return value.as_dict() if isinstance(value, Namespace) else value
@@ -270,7 +269,7 @@ def _holds_namespace(value: object) -> bool:
 
 
 def loaders(cls: type) -> set[str]:
-    """Return which of ``train``, ``val`` and ``test`` dataloaders a module or data module defines."""
+    """Return which of the ``train``, ``val`` and ``test`` dataloaders a module or data module defines."""
 
     def is_defined(kind: str) -> bool:
         definer = next(base for base in cls.__mro__ if f"{kind}_dataloader" in vars(base))

@@ -1,7 +1,7 @@
-"""The callbacks with which any Trainer, LightningCLI's too, loads weights and trains a plan from outside.
+"""Callbacks that load weights and train a plan with any Trainer, including LightningCLI's.
 
-It needs no study, service or database. How a checkpoint holds the temperature is decided in
-``tempopt.attention.attach.checkpoints``.
+They need no study, service or database. ``tempopt.attention.attach.checkpoints`` decides how a checkpoint
+holds the temperature.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ from tempopt.training.untempered import Untempered
 
 
 class AttachCallback(TemperatureCallback):
-    """Attach a temperature plan to a LightningModule, and have it follow the steps of training.
+    """Attach a temperature plan to a LightningModule, and update it at each training step.
 
     It is a callback for ``lightning.Trainer`` and, by its class path ``tempopt.AttachCallback``, for
-    LightningCLI. A study's runs set their temperatures in the same way, so that a config that
-    ``tempopt export`` writes trains what the study has trained.
+    LightningCLI. The runs of a study set their temperatures in the same way, so a config from ``tempopt
+    export`` trains what the study has trained.
 
-    Its checkpoints have the temperature of evaluation in their weights, as :func:`tempopt.bake` writes it:
-    ``load_from_checkpoint`` gives the model that was validated, and needs no tempopt. The weights as they
-    were trained are beside it, from which a ``Trainer`` with this callback resumes. Where weights cannot hold
-    the temperature, as with length scaling, a warning says so when training begins, and
+    Its checkpoints contain the temperature of evaluation in their weights, as written by
+    :func:`tempopt.bake`: ``load_from_checkpoint`` gives the validated model, without tempopt. The trained
+    weights are stored beside them, and a ``Trainer`` with this callback resumes from these. Where weights
+    cannot contain the temperature, as with length scaling, a warning appears when training begins, and
     :func:`tempopt.load_checkpoint` loads the checkpoints; ``load_from_checkpoint`` refuses them.
 
-    The module is attached to before its ``setup``, so layers that ``setup`` or ``configure_model`` make are
-    not found. It is not tested on the module that the temperature acts on all of its attention;
-    ``tempopt check --dry-run`` and :meth:`tempopt.Attachment.self_test` do that.
+    The callback attaches before the ``setup`` of the module, so layers that are created in ``setup`` or
+    ``configure_model`` are not found. It does not test that the temperature acts on all attention of the
+    module; ``tempopt check --dry-run`` and :meth:`tempopt.Attachment.self_test` do that.
 
-    With ``entropy_control`` the temperatures follow the entropy of attention, and are what checkpoints hold.
+    With ``entropy_control`` the temperatures follow the entropy of attention, and checkpoints contain these.
 
     Args:
         parameters: The plan, as a mapping of temperature parameters by name.
         layers: As for :func:`tempopt.attach`: ``auto``, or patterns of names.
-        validate_at: ``final``: validation while training runs under the plan's last temperature, and
-            checkpoints hold it; ``current``: under that which training has reached.
+        validate_at: ``final``: validation during training uses the plan's last temperature, and checkpoints
+            contain it; ``current``: both use the temperature that training has reached.
         at_inference: Temperature parameters of another plan, for ``validate``, ``test`` and ``predict`` of
-            the Trainer and for its checkpoints; None for the same.
+            the Trainer and for its checkpoints; None for the same plan.
 
     Attributes:
-        attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
+        attachment: The attachment; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
 
     Raises:
-        SpecError: A parameter is not known or out of range, has no effect under ``entropy_control``, or the
+        SpecError: A parameter is unknown or out of range, or has no effect under ``entropy_control``, or the
             module is a TemperedModule.
-        AttachError: The temperature cannot be attached to the module, or its weights are baked.
+        AttachError: The temperature cannot be attached to the module, or is already baked into its weights.
     """
 
     attachment: Attachment | None
@@ -91,7 +91,7 @@ class AttachCallback(TemperatureCallback):
         self._helpers: list[L.Callback] = []
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Attach the plan, and see what it makes of the weights."""
+        """Attach the plan, and determine its factors on the weights."""
         callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
         if self._module is not pl_module:
             for helper in filter(callbacks.__contains__, self._helpers):
@@ -102,22 +102,22 @@ class AttachCallback(TemperatureCallback):
             self._final = attachment.plan.temperatures(1.0)
             self._changes, self._beside = self._find_scalings(trainer, pl_module)
             attachment.use(self.parameters)
-            # Callbacks are not asked of checkpoints with weights alone, nor before weights are loaded.
+            # Callback hooks are not called for weights-only checkpoints, nor before weights are loaded.
             saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
             pl_module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
             pl_module.on_load_checkpoint = functools.partial(self._load, loading)  # type: ignore[method-assign]
         if not all(helper in callbacks for helper in self._helpers):
-            # before what writes checkpoints, whose state they are part of
+            # before callbacks that write checkpoints, since its state is part of these
             position = callbacks.index(self) + 1
             callbacks[position:position] = self._helpers
         assert self.attachment is not None
         if not self.attachment.attached:
             if stage == "fit":
                 raise AttachError(
-                    "The temperature was taken off the model, or written into its weights, so training would "
-                    "continue without it. Train a new model, or load the checkpoint that is to be resumed."
+                    "The temperature was detached from the model, or baked into its weights, so training "
+                    "would continue without it. Train a new model, or load the checkpoint to resume."
                 )
-            # it is in the weights, or was taken off on purpose
+            # baked into the weights, or detached on purpose
             self._tempered = Untempered()
         elif self._elsewhere:
             self.attachment.use(self.parameters if stage == "fit" else self._at_evaluation)
@@ -153,20 +153,20 @@ class AttachCallback(TemperatureCallback):
         return attachment
 
     def _find_scalings(self, trainer: L.Trainer, module: L.LightningModule) -> tuple[Sequence[Scaling], str]:
-        """Return what the plan makes of the weights, or why it cannot be in them."""
+        """Return the plan's factors on the weights, or why the weights cannot contain the temperature."""
         try:
             return scalings(module, at="final"), ""
         except AttachError as error:
             reason = str(error)
         try:
-            # names do not tell, but a training step may
+            # names do not show it, but a training step may
             return scalings(module, at="final", example=self._example(trainer, module)), ""
         except Exception:
             return [], reason
 
     @staticmethod
     def _example(trainer: L.Trainer, module: L.LightningModule) -> Callable[[], Any]:
-        """Return what runs a training step; the data are set up when it is run first."""
+        """Return a function that runs a training step; its first call sets up the data."""
         datamodule: Any = getattr(trainer, "datamodule", None)
         step = functools.cache(lambda: training_step(module, datamodule))
         return lambda: step()()
@@ -175,7 +175,7 @@ class AttachCallback(TemperatureCallback):
         hook(checkpoint)
         attachment, module = self.attachment, self._module
         assert attachment is not None and module is not None
-        # on ranks that save nothing, some strategies give no weights
+        # some strategies give no weights on ranks that save nothing
         if not attachment.attached or not checkpoint["state_dict"]:
             return
         is_current = (self._control.controls or self.validate_at == "current") and not self._elsewhere
@@ -192,14 +192,14 @@ class AttachCallback(TemperatureCallback):
 
     def _load(self, hook: Any, checkpoint: dict[str, Any]) -> None:
         hook(checkpoint)
-        # of what others have put into the weights these may know nothing
+        # weights from elsewhere may have temperatures of which this object does not know
         weight_temperatures = {
             temperature for name, temperature in take_out(checkpoint).items() if self._is_own(name)
         }
         if not weight_temperatures:
             return
         final_texts = {f"{temperature:.6g}" for temperature in self._final} - {"1"}
-        # where they follow what is measured, which they are to be is not known
+        # under entropy control, the temperatures of the resumed training are not known
         if (
             not self._control.controls
             and {f"{temperature:.6g}" for temperature in weight_temperatures} != final_texts
@@ -214,7 +214,7 @@ class AttachCallback(TemperatureCallback):
         self._tempered = Untempered()
 
     def _is_own(self, name: str) -> bool:
-        """Whether a module is one of what this has attached to, or is in it."""
+        """Return whether a module is one that this callback has attached to, or is inside of one."""
         assert self.attachment is not None and self._module is not None
         changed_ids = {id(change.module) for change in self._changes}
         own_names = [*self.attachment.layers]
@@ -225,21 +225,21 @@ class AttachCallback(TemperatureCallback):
 
 
 class LoadCallback(LightningCallback):
-    """Load trained weights into a LightningModule before it is trained, validated, tested or predicts.
+    """Load trained weights into a LightningModule before training, validation, testing or prediction.
 
     ``tempopt export`` writes it for a model that is only evaluated. Unlike ``--ckpt_path`` of LightningCLI it
-    reads state dicts and folders of transformers, too, and leaves the module's arguments as they are written:
-    ``--ckpt_path`` puts those in their place that the checkpoint was trained with, a temperature among them.
+    also reads state dicts and folders of transformers, and keeps the module's arguments: ``--ckpt_path``
+    replaces these, including temperatures, by those of the checkpoint.
 
     Put it before :class:`tempopt.AttachCallback`.
 
     Args:
-        path: A checkpoint of Lightning, a state dict that ``torch.save`` or safetensors wrote, or a folder
-            that ``save_pretrained`` of transformers wrote. It is read as data.
+        path: A checkpoint of Lightning, a state dict written by ``torch.save`` or safetensors, or a folder
+            written by ``save_pretrained`` of transformers. It is read as data.
 
     Raises:
         UsageError: It is missing, cannot be read, or is of another model.
-        AttachError: The weights have a temperature in them, and are not beside it as they were trained.
+        AttachError: The weights contain a temperature, and the trained weights are not stored beside them.
     """
 
     def __init__(self, path: str) -> None:
@@ -248,7 +248,7 @@ class LoadCallback(LightningCallback):
         self._module: L.LightningModule | None = None
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """Load the weights, once for each module."""
+        """Load the weights, once per module."""
         if self._module is not pl_module:
             load_as_trained(pl_module, self.path)
             self._module = pl_module

@@ -1,6 +1,6 @@
-"""Small maps of what the heads of a run attend to at the start, in the middle and at the end of training.
+"""Small maps of the attention of the heads of a run, at the start, the middle and the end of training.
 
-Seen in the forward passes of the training itself, so that it changes nothing of it.
+Observed in the forward passes of the training itself, without changing them.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from tempopt.attention.analysis.statistics import attention_weights
 from tempopt.attention.functional.logits import visible_pairs
 from tempopt.training.messages import MOMENTS
 
-MOST_BYTES = 300 * 1024
-"""Size of all maps of a run, as they are kept, at most."""
+MAX_BYTES = 300 * 1024
+"""Largest size in bytes of all maps of a run."""
 
 _SIDE, _LEAST_SIDE = 32, 8
 _MOST_WEIGHTS = 1 << 24
 _MOST_EXAMPLES = 16
-# base64 takes four bytes for three, and each head some numbers beside its cells
-_BYTES_OF_A_HEAD = 144
+# base64 takes four bytes for three, and each head has some numbers beside its cells
+_BYTES_PER_HEAD = 144
 
 
 class AttentionMaps:
-    """Keeps a map of each head for one input, and what heads specialise in over a batch, at three moments.
+    """Stores a map of each head for one input, and specialisations over a batch, at three moments.
 
-    A map has at most 32 x 32 cells of neighbouring queries and keys, fewer where a model has many heads, so
-    that all of them take at most :data:`MOST_BYTES`. What heads specialise in is measured over at most 16
-    inputs of the batch, by positions alone: what a token is, a batch does not say.
+    A map has at most 32 x 32 cells of neighbouring queries and keys, fewer in a model with many heads, so
+    that all of them take at most :data:`MAX_BYTES`. Specialisations are measured over at most 16 inputs of
+    the batch, by position only, since the tokens are unknown.
 
     Args:
-        num_layers: Number of layers that are looked at.
+        num_layers: Number of observed layers.
     """
 
     def __init__(self, num_layers: int) -> None:
@@ -55,11 +55,11 @@ class AttentionMaps:
 
     @property
     def steps(self) -> list[int]:
-        """The steps in which attention is to be looked at."""
+        """The steps in which attention is observed."""
         return sorted(self._steps)
 
     def should_capture(self, step: int) -> bool:
-        """Return whether attention is to be looked at in this step."""
+        """Return whether attention is observed in this step."""
         moment = self._record_by_moment.get(self._steps.get(step, ""))
         return step in self._steps and (moment is None or self._specialisation is not None)
 
@@ -73,12 +73,12 @@ class AttentionMaps:
         valid_BQ: Tensor | None,
         **kwargs: Any,
     ) -> None:
-        """Look at a layer in a step at which that is wanted; arguments as for an observer of attention."""
+        """Observe a layer in a step of :attr:`steps`; arguments as for an observer of attention."""
         moment = self._record_by_moment.setdefault(
             self._steps[step], {"step": step, "heads": [], "measures": [], "seen": []}
         )
         if layer in moment["seen"]:
-            # a layer is computed again in backward under activation checkpointing
+            # activation checkpointing computes a layer again in backward
             return
         if not moment["seen"]:
             self._specialisation = HeadSpecialisation()
@@ -87,13 +87,13 @@ class AttentionMaps:
         self._measure(layer, q_BHQD, k_BHKD, valid_BQ, **kwargs)
 
     def finish_step(self, step: int) -> None:
-        """Compute the measures of a step, whose first forward pass is over."""
+        """Compute the measures of a step after its first forward pass."""
         moment = self._record_by_moment.get(self._steps.get(step, ""))
         if moment is None or self._specialisation is None:
             return
         if self._specialisation.layers:
             measures = self._specialisation.report().measures
-            moment["measures"] = [_plain(measure) for measure in measures if measure.named]
+            moment["measures"] = [_to_plain(measure) for measure in measures if measure.named]
         self._specialisation = None
 
     @torch.no_grad()
@@ -112,13 +112,13 @@ class AttentionMaps:
         if queries * keys > _MOST_WEIGHTS:
             self._note(f"{queries} x {keys} weights of a head are too many for a map")
             return []
-        head_indices = _evenly(heads, _most_heads(self._num_layers))
+        head_indices = _spread_evenly(heads, _max_heads(self._num_layers))
         if len(head_indices) < heads:
             self._note(f"of the {heads} heads of a layer {len(head_indices)} have a map")
-        side, groups = _side(self._num_layers * heads), heads // k_BHKD.shape[1]
+        side, groups = _map_size(self._num_layers * heads), heads // k_BHKD.shape[1]
         maps = []
         for head in head_indices:
-            masking: dict[str, Any] = {"attn_mask": _of_head(attn_mask, head), "is_causal": is_causal}
+            masking: dict[str, Any] = {"attn_mask": _select_head(attn_mask, head), "is_causal": is_causal}
             query, key = q_BHQD[:1, head : head + 1], k_BHKD[:1, head // groups : head // groups + 1]
             weights = attention_weights(query, key, scale=scale, **masking)[0, 0]
             visible_mask = visible_pairs(queries, keys, device=query.device, **masking).expand(
@@ -191,25 +191,25 @@ class AttentionMaps:
         self._record_by_moment, self._notes = dict(state["found"]), list(state["notes"])
 
 
-def _side(heads: int) -> int:
+def _map_size(heads: int) -> int:
     """Return how many rows and columns the map of each head may have."""
-    head_bytes = MOST_BYTES / (len(MOMENTS) * heads) - _BYTES_OF_A_HEAD
+    head_bytes = MAX_BYTES / (len(MOMENTS) * heads) - _BYTES_PER_HEAD
     return min(_SIDE, max(_LEAST_SIDE, math.isqrt(max(int(0.75 * head_bytes), 0))))
 
 
-def _most_heads(num_layers: int) -> int:
+def _max_heads(num_layers: int) -> int:
     """Return how many heads of a layer may have a map."""
-    of_one = _LEAST_SIDE**2 * 4 // 3 + _BYTES_OF_A_HEAD
-    return max(1, MOST_BYTES // (len(MOMENTS) * num_layers * of_one))
+    of_one = _LEAST_SIDE**2 * 4 // 3 + _BYTES_PER_HEAD
+    return max(1, MAX_BYTES // (len(MOMENTS) * num_layers * of_one))
 
 
-def _evenly(count: int, max_count: int) -> list[int]:
+def _spread_evenly(count: int, max_count: int) -> list[int]:
     if count <= max_count:
         return list(range(count))
     return sorted({round(position * (count - 1) / max(max_count - 1, 1)) for position in range(max_count)})
 
 
-def _of_head(mask: Tensor | None, head: int) -> Tensor | None:
+def _select_head(mask: Tensor | None, head: int) -> Tensor | None:
     """Return the mask of the first input and a head, in four dimensions."""
     if mask is None:
         return None
@@ -217,7 +217,7 @@ def _of_head(mask: Tensor | None, head: int) -> Tensor | None:
     return mask if mask.shape[1] == 1 else mask[:, head : head + 1]
 
 
-def _plain(measure: Any) -> dict[str, Any]:
+def _to_plain(measure: Any) -> dict[str, Any]:
     numbers = ("score", "low", "high", "value", "chance")
     return {
         "layer": measure.layer,

@@ -1,6 +1,6 @@
-"""Looks at the attention of a run a few times over training; what it sees is the run's curves.
+"""Observes the attention of a run at some steps of the training, as curves and maps.
 
-What is seen changes nothing: no gradient, no random generator, no number of the training.
+Observation changes nothing: no gradient, no random generator, no value of the training.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from tempopt.training.callbacks import TemperatureTarget
 from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.steps import Curves, current_step, spread_steps, total_steps
 
-# A model of hundreds of heads is seen at fewer steps, so that what is kept of a run stays small.
-_MOST_POINTS = 4096
+# A model with hundreds of heads is observed at fewer steps, so that the stored curves stay small.
+_MAX_POINTS = 4096
 
 
 class AttentionObserver(LightningCallback):
     """Observe each tempered layer at steps spread over the training, from its first to its last.
 
-    The steps follow from the length of the training and the queries from the seed, so that a run that was
-    interrupted sees what it would have seen. Attention that cannot be looked at ends the looking and not the
-    run: :attr:`notes` says why.
+    The steps follow from the length of the training and the queries from the seed, so that an interrupted run
+    makes the same observations. If attention cannot be observed, the observation ends and the run continues;
+    :attr:`notes` has the reason.
 
     Args:
-        tempered: Whose attention it is.
+        tempered: The object with the temperature of this attention.
         seed: Seed of the run.
-        maps: Whether to keep maps of the attention of each head, too.
+        maps: Whether to store maps of the attention of each head as well.
     """
 
     def __init__(self, tempered: TemperatureTarget, seed: int, *, maps: bool = False) -> None:
@@ -57,7 +57,7 @@ class AttentionObserver(LightningCallback):
         # under manual optimization a batch may take several steps
         if not self.notes and any(self._step < step <= current_step(trainer) for step in self._steps):
             self._step = current_step(trainer)
-            self._watching.enter_context(self._tempered.observed(self._see))
+            self._watching.enter_context(self._tempered.observed(self._observe))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -72,7 +72,7 @@ class AttentionObserver(LightningCallback):
     ) -> None:
         self._watching.close()
 
-    def _see(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:
+    def _observe(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:
         temperature = self._tempered.temperatures[layer]
         if self.notes:
             return
@@ -83,20 +83,19 @@ class AttentionObserver(LightningCallback):
 
     @contextmanager
     def _note_errors(self, subject: str) -> Iterator[None]:
-        """Note an error in place of raising it: it ends the observation, not the run."""
+        """Record an error instead of raising it: it ends the observation, not the run."""
         try:
             yield
         except Exception as error:
             self.notes.append(
-                f"{subject} was not observed any more from step {self._step} on: {type(error).__name__}: "
-                f"{error}"
+                f"{subject} was not observed from step {self._step} on: {type(error).__name__}: {error}"
             )
 
     @property
     def curves(self) -> Curves:
         """``entropy/<layer>/<head>``: the entropy of each head as a share of ln n, in [0, 1]."""
         histories = self._monitor.report().of("entropy")
-        max_points = max(_MOST_POINTS // max(len(histories), 1), 2)
+        max_points = max(_MAX_POINTS // max(len(histories), 1), 2)
         return {
             f"entropy/{history.layer}/{history.head}": _subsample(
                 [[step, value] for step, value in zip(history.steps, history.values, strict=True)], max_points
@@ -105,14 +104,14 @@ class AttentionObserver(LightningCallback):
         }
 
     def at(self, step: int) -> dict[str, float]:
-        """Return the points of the curves at a step, by name; none where nothing was observed."""
+        """Return the points of the curves at a step, by name; empty if nothing was observed."""
         if step not in self._steps:
             return {}
         return {name: points[-1][1] for name, points in self.curves.items() if points[-1][0] == step}
 
     @property
     def maps(self) -> dict[str, Any] | None:
-        """What the heads attend to, as plain data; None: nothing was kept."""
+        """Maps of the attention of the heads, as plain data; None if there are none."""
         return None if self._maps is None else self._maps.to_json
 
     def state_dict(self) -> dict[str, Any]:

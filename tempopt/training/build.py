@@ -1,6 +1,6 @@
-"""From a program and a parameter set to the module, the data and the Trainer's arguments of one run.
+"""Build the module, the data and the Trainer's arguments of one run from a program and a parameter set.
 
-Makes objects and checks what can be told without training; seeds nothing and trains nothing.
+Creates objects and checks everything that needs no training; it neither sets seeds nor trains.
 """
 
 from __future__ import annotations
@@ -26,49 +26,49 @@ from tempopt.temperature.parameters import (
     ParameterNames,
     drop_unused_params,
 )
-from tempopt.temperature.plan import OWN_NUMBER, flatten_schedule_args, is_own_number
+from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX, flatten_schedule_args, is_custom_number
 from tempopt.training.arguments import Arguments, loaders, parameter
 
 if TYPE_CHECKING:
     import lightning as L
 
-    from tempopt.training.loggers import GivenLogger
+    from tempopt.training.loggers import LoggerConfig
 
-# Attaching puts on what decides attention; these act on the loss and on its logits.
+# attaching handles the parameters of attention; these act on the loss and its logits
 _BESIDE_THE_PLAN = (*ENTROPY_PARAMETERS, "output_temperature")
-# What the temperature follows, which all ways of attaching take.
+# parameters of the temperature, which all ways of attaching accept
 _FOLLOWED = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS))
-# What decides attention.
+# all parameters of attention
 _ATTENDED = ParameterNames((*_FOLLOWED, *ENTROPY_PARAMETERS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunComponents:
-    """What one run trains with.
+    """Objects and arguments that one run trains with.
 
     Args:
         module: The module, its temperature set if it is a TemperedModule.
         datamodule: The data, or None if the module has its own loaders.
-        trainer_kwargs: Arguments of ``lightning.Trainer`` that the spec and the parameters give, but for
-            its loggers.
-        loggers: The loggers that the spec gives, which are not made yet.
-        temperature: The plan's parameters that are given; for a TemperedModule they are in force already.
-        control: Which target the entropy of attention is to follow.
+        trainer_kwargs: Arguments of ``lightning.Trainer`` from the spec and the parameters, without its
+            loggers.
+        loggers: Configurations of the loggers of the spec.
+        temperature: The given parameters of the plan; a TemperedModule already has them.
+        control: Target of the attention entropy.
     """
 
     module: L.LightningModule
     datamodule: L.LightningDataModule | None
     trainer_kwargs: dict[str, Any]
-    loggers: Sequence[GivenLogger]
+    loggers: Sequence[LoggerConfig]
     temperature: dict[str, Any]
     control: ControlParameters
 
 
 class ProgramFactory:
-    """A program whose classes are imported and whose arguments are checked; makes the objects of its runs.
+    """A program with imported classes and checked arguments, which creates the objects of its runs.
 
-    Preparing runs a person's module and may draw random numbers; making draws them only in their
-    constructors. So prepare first, seed then, make last.
+    Importing runs a person's module and may draw random numbers; creating objects draws them in constructors
+    only. So prepare first, then set the seeds, then create.
 
     Raises:
         SpecError: A class or an argument is wrong; there is a line for each.
@@ -82,7 +82,7 @@ class ProgramFactory:
             LightningModule,
             lightning_package,
         )
-        from tempopt.training.loggers import loggers_given
+        from tempopt.training.loggers import parse_loggers
         from tempopt.training.module import TemperedModule
         from tempopt.training.usual_callbacks import without_screens
 
@@ -101,7 +101,7 @@ class ProgramFactory:
                 f"{package.__name__}, whose Trainer takes no other. Derive both from classes of one of them."
             )
         trainer = _section("trainer", {"init_args": trainer_args}, package.Trainer, faults)
-        self.loggers, logger_faults = loggers_given(program.trainer.get("logger"))
+        self.loggers, logger_faults = parse_loggers(program.trainer.get("logger"))
         faults += logger_faults
         if faults or model is None or trainer is None:
             raise SpecError("\n".join(_drop_repeated_faults(faults)))
@@ -283,8 +283,10 @@ class ProgramFactory:
 
 def _nest(parameters: Mapping[str, Any], schedule_args: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return parameters with each ``schedule_args.knee`` moved into ``schedule_args``, over its values."""
-    arguments = {name: value for name, value in parameters.items() if not is_own_number(name)}
-    numbers = {n.removeprefix(OWN_NUMBER): value for n, value in parameters.items() if is_own_number(n)}
+    arguments = {name: value for name, value in parameters.items() if not is_custom_number(name)}
+    numbers = {
+        n.removeprefix(CUSTOM_NUMBER_PREFIX): value for n, value in parameters.items() if is_custom_number(n)
+    }
     if numbers:
         arguments["schedule_args"] = {
             **(schedule_args or {}),

@@ -29,7 +29,7 @@ from tempopt.training.steps import current_step, total_steps
 
 
 class TemperatureTarget(Protocol):
-    """What has a temperature that follows training: a TemperedModule or an Attachment."""
+    """An object whose temperature changes during training: a TemperedModule or an Attachment."""
 
     @property
     def layers(self) -> Sequence[str]:
@@ -61,33 +61,33 @@ class TemperatureTarget(Protocol):
         """Hold each layer at a temperature of its own until ``use``."""
 
     def learn(self) -> None:
-        """Have backward passes leave the gradient of the temperatures."""
+        """Let backward passes compute the gradient of the temperatures from now on."""
 
     def log_gradients(self) -> list[float] | None:
-        """Return the gradient with respect to ln τ of each layer, and forget it; None: none was left."""
+        """Return and clear the gradient with respect to ln τ of each layer; None if there is none."""
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
-        """Return a context in which queries and keys are shown to an observer."""
+        """Return a context in which an observer receives queries and keys."""
 
 
 class TemperedAttention(TemperatureTarget, Protocol):
-    """What tempers attention, whose heads can have temperatures of their own."""
+    """An object that tempers attention, whose heads can have separate temperatures."""
 
     def learn_heads(self) -> HeadTemperatures:
-        """Give each head a temperature of its own, from that of its layer, and return them."""
+        """Give each head its own temperature, starting at that of its layer, and return them."""
 
 
 def check_validate_at(value: object) -> None:
-    """Refuse what is not the name of a temperature to validate at; SpecError."""
+    """Refuse a value other than ``final`` and ``current``; raises SpecError."""
     if value not in ("final", "current"):
         raise SpecError(f"validate_at is {value!r}; allowed are final and current.")
 
 
 class TemperedCallback(LightningCallback):
-    """A callback about what has a temperature.
+    """A callback for an object with a temperature.
 
     Args:
-        tempered: What it is; None for the LightningModule itself, a TemperedModule.
+        tempered: The object; None for the LightningModule itself, a TemperedModule.
     """
 
     def __init__(self, *, tempered: TemperatureTarget | None = None) -> None:
@@ -100,7 +100,7 @@ class TemperedCallback(LightningCallback):
 
 
 class TemperatureCallback(TemperedCallback):
-    """Move the temperature with the optimizer step; recomputed from the step, so a resume is exact.
+    """Set the temperature at each optimizer step; it is computed from the step, so a resume is exact.
 
     Args:
         validate_at: ``final``: validation, testing and prediction run under the plan's last temperature,
@@ -118,7 +118,7 @@ class TemperatureCallback(TemperedCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = -1
-        # what does not move needs no end to move towards
+        # a constant temperature does not need the length of the training
         tempered = self._of(pl_module)
         is_moving = not isinstance(tempered.plan.schedule, Constant) or tempered.entropy.moves
         self._total = total_steps(trainer) if is_moving else 1
@@ -143,7 +143,7 @@ class TemperatureCallback(TemperedCallback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        # averaged weights, which bring their own buffers and parameters, have come in since validation began
+        # averaged weights with their own buffers and parameters may have been loaded since validation began
         if batch_idx == 0 and dataloader_idx == 0:
             tempered = self._of(pl_module)
             tempered.set_progress(tempered.progress)
@@ -169,7 +169,7 @@ class LossScaleCallback(TemperedCallback):
 
 
 def loss_scale(trainer: L.Trainer) -> float:
-    """Return by what a gradient scaler multiplies the loss; 1 without one."""
+    """Return the factor of a gradient scaler on the loss; 1 without one."""
     plugin = trainer.precision_plugin
     return plugin.scaler.get_scale() if isinstance(plugin, MixedPrecision) and plugin.scaler else 1.0
 
@@ -179,7 +179,7 @@ def seed_generators(*parts: int | str) -> None:
     seed = derive(*parts)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
-    # torch.manual_seed would note down a stack trace each time for the devices that are not in use
+    # torch.manual_seed would record a stack trace at each call for devices that are not in use
     torch.default_generator.manual_seed(seed)
     if torch.cuda.is_initialized():
         torch.cuda.manual_seed_all(seed)
@@ -188,12 +188,12 @@ def seed_generators(*parts: int | str) -> None:
 class SeedCallback(LightningCallback):
     """Set the generators from (seed, batch) at each batch, so that no generator state has to be saved.
 
-    Ranks draw different numbers in training (dropout would else be the same on all of them), the first one
-    those of a single device; in validation, of which each does all, the same.
+    In training, ranks draw different numbers (otherwise dropout would be equal on all of them), the first
+    rank those of a single device; in validation, which every rank does completely, they draw the same.
 
     Args:
         seed: Seed of the run.
-        ranks: Who train it.
+        ranks: The processes that train the run.
     """
 
     def __init__(self, seed: int, ranks: Ranks = ALONE) -> None:
@@ -280,20 +280,20 @@ class TemperatureLogger(LightningCallback):
 
 
 class EvaluationAbortedError(Exception):
-    """An evaluation at the end of a run was broken off, since the run is to end."""
+    """An evaluation at the end of a run was interrupted, since the run is to end."""
 
 
 def stop_training(trainer: L.Trainer) -> None:
-    """End the training after this batch, whatever its Trainer requires about how long to train at least."""
+    """End the training after this batch, regardless of the minimal length in its Trainer."""
     trainer.should_stop = True
     trainer.fit_loop.min_epochs = 0
     trainer.fit_loop.epoch_loop.min_steps = None
-    # Lightning validates once more when it is stopped; that number would count for nothing.
+    # Lightning would validate once more after a stop, without use.
     trainer.limit_val_batches = 0
 
 
 class ReportCallback(LightningCheckpoint):
-    """Report validations, notice divergence, obey the stop flag and say that the run moves.
+    """Report validations, detect divergence, obey stop requests and send heartbeats.
 
     Its state is the history of reports, which travels in the checkpoint. It is a ``Checkpoint`` so that
     Lightning calls it last, after all that may still log something.
@@ -305,8 +305,8 @@ class ReportCallback(LightningCheckpoint):
         on_report: Called with the optimizer step, the metric and all logged numbers after each validation
             that logs it.
         on_heartbeat: Called with the optimizer step after each batch, of training and of validation.
-        wishes: Exchanged after each batch and each validation of the training, and after each batch of an
-            evaluation at its end.
+        stop_signals: Exchanged between ranks after each batch and validation of the training, and after each
+            batch of an evaluation at its end.
         sum_weights: Returns sums by which the weights of the module are told from others.
 
     Attributes:
@@ -319,7 +319,7 @@ class ReportCallback(LightningCheckpoint):
         metric: str,
         on_report: Callable[[int, float, dict[str, float]], None],
         on_heartbeat: Callable[[int], None],
-        wishes: StopSignals,
+        stop_signals: StopSignals,
         sum_weights: Callable[[], list[float]] = list,
     ) -> None:
         self._metric = metric
@@ -328,7 +328,7 @@ class ReportCallback(LightningCheckpoint):
         self.validated_weights: list[float] | None = None
         self._report = on_report
         self._beat = on_heartbeat
-        self._wishes = wishes
+        self._stop_signals = stop_signals
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
@@ -344,10 +344,10 @@ class ReportCallback(LightningCheckpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if self._wishes.exchange(diverged=loss is not None and not math.isfinite(loss)):
+        if self._stop_signals.exchange(diverged=loss is not None and not math.isfinite(loss)):
             self.diverged_at = current_step(trainer)
             stop_training(trainer)
-        elif self._wishes.stop:
+        elif self._stop_signals.stop:
             stop_training(trainer)
         self._beat(current_step(trainer))
 
@@ -374,14 +374,14 @@ class ReportCallback(LightningCheckpoint):
     ) -> None:
         self._beat(current_step(trainer))
         if trainer.state.fn != "fit":
-            self._wishes.exchange()
-            if self._wishes.leave:
+            self._stop_signals.exchange()
+            if self._stop_signals.leave:
                 raise EvaluationAbortedError
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
             return
-        # Lightning keeps what earlier validations logged, and makes another tensor of what is logged anew
+        # Lightning keeps the metrics of earlier validations; those logged in this one are new tensors
         earlier_metrics = self._earlier_metrics or {}
         self._earlier_metrics = dict(trainer.callback_metrics)
         metrics = {
@@ -390,21 +390,21 @@ class ReportCallback(LightningCheckpoint):
             if tensor is not earlier_metrics.get(name)
         }
         value = metrics.get(self._metric)
-        if self._wishes.exchange(diverged=value is not None and not is_finite(value)):
+        if self._stop_signals.exchange(diverged=value is not None and not is_finite(value)):
             self.diverged_at = current_step(trainer)
             stop_training(trainer)
             return
         if value is not None:
             self.record_report(current_step(trainer), value, metrics)
-        if self._wishes.stop:
+        if self._stop_signals.stop:
             stop_training(trainer)
 
     def has_report_at(self, step: int) -> bool:
-        """Return whether the newest report is of this step."""
+        """Return whether the newest report is for this step."""
         return bool(self.reports) and self.reports[-1][0] == step
 
     def record_report(self, step: int, value: float, metrics: dict[str, float]) -> None:
-        """Take one validation into the history, in place of another one at its step, and report it."""
+        """Add a validation to the history, in place of another one at its step, and report it."""
         if self.has_report_at(step):
             self.reports.pop()
         self.reports.append([step, value])
@@ -420,16 +420,16 @@ class ReportCallback(LightningCheckpoint):
 
 
 def of_a_single_loader(metrics: dict[str, float], names: Sequence[str]) -> dict[str, float]:
-    """Return metrics by the names that Lightning gives them where there are several dataloaders.
+    """Return metrics by the names that Lightning gives them if there are several dataloaders.
 
-    Of several for validation and one for testing the latter logs each under its plain name.
+    With several for validation and one for testing, the latter logs each under its plain name.
     """
     plain_names = {name: name.partition("/dataloader_idx_")[0] for name in names if name not in metrics}
     return {name: metrics[plain_name] for name, plain_name in plain_names.items() if plain_name in metrics}
 
 
-def metric_of(metrics: dict[str, float], metric: str) -> float:
-    """Return the metric that counts from what a validation logged.
+def extract_metric(metrics: dict[str, float], metric: str) -> float:
+    """Return the metric of the study from the logged metrics of a validation.
 
     Raises:
         SpecError: It was never logged.

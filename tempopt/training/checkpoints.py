@@ -1,6 +1,6 @@
-"""Checkpoints of a run: written whole or not at all, read as data and never as code.
+"""Checkpoints of a run: written completely or not at all, read as data and never as code.
 
-They are written between two batches from which Lightning continues exactly, and nowhere else.
+They are written only between two batches from which Lightning continues exactly.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _WRITING = ".writing"
 
 
 class RunCheckpoints:
-    """The checkpoints of one run, in a folder that is the run's own.
+    """The checkpoints of one run, in a folder of its own.
 
-    Nothing is deleted but what attempts that were killed left under temporary names. Where several ranks
-    train, the first one writes; all of them have to save, since each may hold a part.
+    Only temporary files of killed attempts are deleted. If several ranks train, the first one writes; all of
+    them have to save, since each may hold a part.
 
     Args:
         request: The run; its ``checkpoints`` are not None.
         run: Identity of the run; a checkpoint of another one is not resumed.
         ranks: Who train the run.
-        not_kept: Called with the reason for each that could not be written.
+        on_checkpoint_failed: Called with the reason for each checkpoint that could not be written.
         unreadable: Called with the reason when one that was written cannot be read.
 
     Attributes:
-        seconds: What writing them took so far.
+        seconds: Total time of writing so far.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RunCheckpoints:
         *,
         run: str,
         ranks: Ranks = ALONE,
-        not_kept: Callable[[str], None] = lambda reason: None,
+        on_checkpoint_failed: Callable[[str], None] = lambda reason: None,
         unreadable: Callable[[str], None] = lambda reason: None,
     ) -> None:
         assert request.checkpoints is not None
@@ -65,7 +65,7 @@ class RunCheckpoints:
         self._attempt = request.attempt
         self._run = run
         self._ranks = ranks
-        self._on_save_failed = not_kept
+        self._on_save_failed = on_checkpoint_failed
         self._on_unreadable = unreadable
         self._saving = False
         self._step: int | None = None
@@ -114,7 +114,7 @@ class RunCheckpoints:
     def _finalize_save(
         self, temporary_path: Path, name: str, step: int, fault: OSError | None
     ) -> CheckpointRef | str | None:
-        """Put what was written where it belongs; None, and a fault noted down, if that cannot be done.
+        """Move the written file to its place; return None and record a fault if that fails.
 
         Returns:
             Where it is, or why it cannot be read.
@@ -144,7 +144,7 @@ class RunCheckpoints:
         try:
             self._fs.put_file(str(temporary_path), f"{self._folder}/{name}")
         except Exception as error:
-            # each store has errors of its own
+            # each kind of storage has its own errors
             raise OSError(f"{type(error).__name__}: {error}") from error
 
     def _report_failure(self, name: str, error: OSError) -> None:
@@ -153,7 +153,7 @@ class RunCheckpoints:
         self._on_save_failed(error.strerror or str(error))
 
     def mark(self, checkpoint: dict[str, Any]) -> bool:
-        """Write the run's identity into a checkpoint that is saved, if it is one of ours; return whether."""
+        """Write the run's identity into a checkpoint of this run; return whether it is one."""
         if self._saving:
             checkpoint[_RUN] = self._run
             # a run is built from its request; what these hold may be no plain data, and would not load
@@ -162,13 +162,13 @@ class RunCheckpoints:
         return self._saving
 
     def newest(self, saved: Sequence[CheckpointRef]) -> tuple[Path | None, list[str]]:
-        """Return a local file of the first checkpoint that is this run's and whole, and what was found out.
+        """Return a local file of the newest usable checkpoint of this run, and notes on unusable ones.
 
         Args:
-            saved: Where they were written, newest first.
+            saved: References, newest first.
 
         Returns:
-            The file, or None: the run begins at its beginning; and a sentence for each that is not usable.
+            The file, or None if the run begins from step 0; and a sentence for each unusable checkpoint.
         """
         faults: list[str] = []
         for checkpoint in saved:
@@ -196,7 +196,7 @@ class RunCheckpoints:
             else:
                 self._local_folder.mkdir(parents=True, exist_ok=True)
                 self._fetched = path
-                # what was listed once may be listed from memory
+                # file systems may cache listings
                 fs.invalidate_cache()
                 fs.get_file(fs_path, str(path))
             size = path.stat().st_size
@@ -215,12 +215,12 @@ class RunCheckpoints:
         return path
 
     def close(self) -> None:
-        """Remove what was fetched in order to go on from it."""
+        """Remove the local copy of a fetched checkpoint."""
         if self._fetched is not None:
             _forget(self._fetched)
 
     def _clean(self) -> None:
-        # in a folder that is closed to this user now, there is nothing to see
+        # a folder without permission cannot be listed
         with contextlib.suppress(OSError):
             for path in self._local_folder.glob("*" + _WRITING):
                 _forget(path)
@@ -244,25 +244,25 @@ def _fsync(path: Path) -> None:
 
 
 def _forget(path: Path) -> None:
-    # what cannot be deleted does no harm
+    # a file that cannot be deleted is harmless
     with contextlib.suppress(OSError):
         path.unlink(missing_ok=True)
 
 
 class CheckpointCallback(LightningCheckpoint):
-    """Write checkpoints when they are due, and one on demand before the run ends.
+    """Write checkpoints when they are due, and one on request before the run ends.
 
-    Lightning continues exactly from two places: after a validation, and after a batch that no validation,
-    no end of an epoch and no half-accumulated gradient follows. What is due elsewhere waits for the next of
-    these. It is a ``Checkpoint`` so that Lightning calls it last: the state of all others is then that of
-    after the validation.
+    Lightning continues exactly from two places: after a validation, and after a batch that is not followed by
+    a validation, the end of an epoch or the rest of an accumulated gradient. A checkpoint that is due
+    elsewhere waits for the next of these places. It is a ``Checkpoint`` so that Lightning calls it last, when
+    all other callbacks have the state after the validation.
 
     Args:
-        checkpoints: Where to write them; None once it turns out that this run cannot be continued.
-        is_due_at_validation: Whether one is due at each validation, besides those that are due by the clock.
-        ranks: Those that train the run; all of them write.
-        wishes: What they have agreed on after the batch or the validation.
-        on_saved: Called with each that was written.
+        checkpoints: The checkpoints; None from the moment that the run turns out not to be resumable.
+        is_due_at_validation: Whether one is due at each validation, besides those due by time.
+        ranks: The processes that train the run; all of them write.
+        stop_signals: Their agreement after a batch or validation.
+        on_saved: Called with each written checkpoint.
     """
 
     def __init__(
@@ -271,13 +271,13 @@ class CheckpointCallback(LightningCheckpoint):
         *,
         is_due_at_validation: bool,
         ranks: Ranks,
-        wishes: StopSignals,
+        stop_signals: StopSignals,
         on_saved: Callable[[CheckpointRef], None],
     ) -> None:
         self.checkpoints = checkpoints
         self._is_due_at_validation = is_due_at_validation
         self._ranks = ranks
-        self._wishes = wishes
+        self._stop_signals = stop_signals
         self._on_saved = on_saved
         self._due = False
         self._validated = False
@@ -291,7 +291,7 @@ class CheckpointCallback(LightningCheckpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore(trainer, pl_module)
-        self._wishes.restart()
+        self._stop_signals.restart()
         internals.on_batch_over(
             trainer,
             lambda is_due: self._before_validation(pl_module, is_due),
@@ -308,7 +308,7 @@ class CheckpointCallback(LightningCheckpoint):
         self._save_if_due(trainer)
 
     def _before_validation(self, module: L.LightningModule, is_due: bool) -> None:
-        # one that is due but has no data calls no hook, and yet is skipped on a resume
+        # a due validation without data calls no hook, but is skipped on a resume
         self._validated = is_due
         # a validation puts all parts into the mode of evaluation until it is over
         self._modes = ModuleModes.of(module) if is_due else None
@@ -321,21 +321,22 @@ class CheckpointCallback(LightningCheckpoint):
     def _save_if_due(self, trainer: L.Trainer) -> None:
         if self.checkpoints is None:
             return
-        # this comes first: it is asked at every batch, and answered with less than the rest is
-        is_leaving = self._wishes.leave
+        # first, since it is evaluated at every batch and is the cheapest condition
+        is_leaving = self._stop_signals.leave
         if (
-            not (self._due or is_leaving or self._wishes.late)
+            not (self._due or is_leaving or self._stop_signals.late)
             or internals.is_accumulating(trainer)
             or _ends(trainer)
         ):
             return
         progress = trainer.fit_loop.epoch_loop.batch_progress
         if progress.is_last_batch and trainer.num_training_batches == math.inf:
-            # going on from the end of an epoch, Lightning would draw a stream's first batch and forget it
+            # when continuing from the end of an epoch, Lightning would draw and drop the first batch of a
+            # stream
             return
         saved = self.checkpoints.save(trainer)
         self._due = False
-        self._wishes.restart()
+        self._stop_signals.restart()
         if saved is not None:
             self._on_saved(saved)
         if is_leaving:
@@ -347,9 +348,9 @@ class CheckpointCallback(LightningCheckpoint):
         if self.checkpoints is None or not self.checkpoints.mark(checkpoint):
             return
         state: dict[str, Any] = {
-            # what goes by a metric may look for it before it is measured again
+            # callbacks that use a metric may read it before it is measured again
             "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
-            # a wish to stop waits where min_epochs or min_steps keep it from being obeyed
+            # a stop is delayed while min_epochs or min_steps are not reached
             "should_stop": trainer.should_stop,
             # hooks at the begin of an epoch set these, and are not called in its middle
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
@@ -357,7 +358,7 @@ class CheckpointCallback(LightningCheckpoint):
             "optimized": optimized_names(pl_module, trainer.optimizers),
         }
         if not pl_module.automatic_optimization:
-            # only the module knows whether it is accumulating, and whether each rank for itself
+            # only the module knows whether it accumulates, and whether each rank does so separately
             named_parameters = pl_module.named_parameters()
             gradients = {
                 name: parameter.grad.cpu()

@@ -1,6 +1,6 @@
 """Dataloaders whose order and randomness are functions of (seed, epoch, batch), so that a resume is exact.
 
-It wraps the loaders that a person wrote; it makes no data itself.
+It wraps a person's loaders and creates no data itself.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from tempopt.training.ranks import ALONE, Ranks
 
 
 class _Keyed(NamedTuple):
-    """What a sampler gave, an index or several, with the key that the items' randomness comes from."""
+    """An index or several from a sampler, with the key that seeds the randomness of the items."""
 
     indices: Any
     key: tuple[int | str, ...]
 
 
 class _KeyedDataset(Dataset[Any]):
-    """The same items, fetched with the generators set from the batch's key, in a worker or out of it."""
+    """The same items, fetched with the generators seeded by the batch's key, in any process."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -53,17 +53,17 @@ class _KeyedDataset(Dataset[Any]):
         return fetch(batch.indices) if fetch else [self._dataset[index] for index in batch.indices]
 
     def __getitem__(self, batch: _Keyed) -> Any:
-        # a loader without automatic batching asks for what its sampler gave, as it is
+        # a loader without automatic batching passes the sampler's value unchanged
         seed_generators(*batch.key)
         return self._dataset[batch.indices]
 
 
 class _SeededOrder:
-    """A sampler's batches (or indices) in an order that follows from (seed, epoch), from any batch on.
+    """A sampler's batches (or indices) in an order that is a function of (seed, epoch), from any batch on.
 
-    Ranks take them in turn, so that a step of theirs goes through what one device would have drawn next. If
-    they do not go round, the epoch's first ones fill the last round. A sampler that gives each rank a share
-    already is left to it.
+    Ranks take them in turn, so that one step of all ranks uses the batches that a single device would have
+    drawn next. If the number is not divisible, the epoch's first batches fill the last round. A sampler that
+    already gives each rank a share is not divided again.
     """
 
     def __init__(self, sampler: Any, *, seed: int, ranks: Ranks) -> None:
@@ -81,7 +81,7 @@ class _SeededOrder:
 
     def set_epoch(self, epoch: int) -> None:
         if epoch != self.epoch:
-            # where an epoch was left says nothing of the next one
+            # the position in one epoch does not apply to the next
             self.start = 0
         self.epoch = epoch
         for sampler in (self._inner, getattr(self._inner, "sampler", None)):
@@ -126,12 +126,12 @@ class _SeededOrder:
 
 
 class SeededLoader(DataLoader[Any]):
-    """A DataLoader with the content of another whose position is part of a checkpoint.
+    """A DataLoader with the items of another, whose position is part of a checkpoint.
 
     Args:
         loader: The loader of a map-style dataset.
         seed: Seed of the run.
-        ranks: Who train on it; each gets batches of its own.
+        ranks: The processes that train on it; each gets its own batches.
     """
 
     def __init__(self, loader: DataLoader[Any], *, seed: int, ranks: Ranks = ALONE) -> None:
@@ -173,7 +173,7 @@ class SeededLoader(DataLoader[Any]):
         return self._order.count_batches()
 
     def state_dict(self) -> dict[str, int]:
-        """Return the position: the epoch, the number of batches given out, the orders drawn before."""
+        """Return the position: the epoch, the numbers of its drawn batches and of earlier drawn orders."""
         num_draws = max(self._order.num_draws, self._order.num_earlier_draws)
         if self._num_yielded_batches >= len(self):
             return {"epoch": self._order.epoch + 1, "batch": 0, "draws": num_draws}
@@ -185,22 +185,22 @@ class SeededLoader(DataLoader[Any]):
         }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go on from a position that :meth:`state_dict` returned."""
+        """Continue from a position returned by :meth:`state_dict`."""
         self._order.set_epoch(state["epoch"])
         self._order.start = state["batch"]
         self._order.num_earlier_draws = state["draws"]
 
 
 class ResumableIterableLoader:
-    """A loader without a length whose position, and randomness, is that of the batch that is trained on.
+    """A loader without a length, whose position and randomness are those of the batch in training.
 
-    Lightning draws such a loader's next batch before it trains on one, to know which is the last: the
-    loader's own position is always one too far.
+    Lightning draws the next batch of such a loader before it trains on one, to detect the last: the loader's
+    own position is always one batch ahead.
 
     Args:
         loader: A loader with ``state_dict`` and ``load_state_dict``.
         seed: Seed of the run.
-        ranks: Who train on it; each has its own, at a position of its own.
+        ranks: The processes that train on it; each has its own loader and position.
     """
 
     def __init__(self, loader: Any, *, seed: int, ranks: Ranks = ALONE) -> None:
@@ -233,31 +233,31 @@ class ResumableIterableLoader:
         return {"loader": copy.deepcopy(self._loader.state_dict()), "given": self._num_yielded_batches}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position behind the batch before the newest, or behind the last, of each rank."""
+        """Return the position after the second newest batch, or after the last one, of each rank."""
         position = self._trained_position if self._trained_position is not None else self._position()
         first, *other_states = self._ranks.all_gather(position)
         return {**first, "others": other_states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a position that :meth:`state_dict` returned."""
+        """Continue from a position returned by :meth:`state_dict`."""
         rank_state = state["others"][self._ranks.rank - 1] if self._ranks.rank else state
         self._loader.load_state_dict(rank_state["loader"])
         self._num_yielded_batches = rank_state["given"]
 
 
 def _init_worker(init_fn: Callable[[int], object] | None, worker: int) -> None:
-    # who tells a whole group of processes to end leaves it to the agent when the data are needed no more
+    # a signal to the whole process group reaches loaders too; the agent ends them when they are not needed
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if init_fn is not None:
         init_fn(worker)
 
 
 def _prepare_loaders(loaders: Any, *, pin: bool) -> Any:
-    """Return the loaders, whose worker processes no longer end on SIGTERM.
+    """Return the loaders, with worker processes that ignore SIGTERM.
 
     Args:
         loaders: A loader, or several in lists and dictionaries.
-        pin: Whether those of map-style datasets give batches in pinned memory.
+        pin: Whether loaders of map-style datasets return batches in pinned memory.
     """
     for loader in tree_leaves(loaders):
         if isinstance(loader, DataLoader) and loader.num_workers:
@@ -269,7 +269,7 @@ def _prepare_loaders(loaders: Any, *, pin: bool) -> Any:
 
 
 def _seed(loaders: Any, seed: int, ranks: Ranks) -> Any:
-    # each loader with a seed of its own: two over the same data are not to give the same order
+    # each loader gets its own seed: two loaders of the same data must not have the same order
     if isinstance(loaders, dict):
         return {name: _seed(loader, derive(seed, str(name)), ranks) for name, loader in loaders.items()}
     if isinstance(loaders, list | tuple):
@@ -292,7 +292,7 @@ def _resumable(loaders: Any) -> bool:
 def _wrap(
     owner: Any, name: str, pre_hook: Callable[[], object], post_hook: Callable[[Any], Any] | None = None
 ) -> None:
-    # on the instance, so that the person's class and ``trainer.datamodule`` stay what they are
+    # on the instance, so that the person's class and ``trainer.datamodule`` are unchanged
     method = getattr(owner, name)
 
     def call_with_hooks(*args: Any, **kwargs: Any) -> Any:
@@ -309,25 +309,25 @@ def seed_data(
     *,
     seed: int,
     data_seed: int,
-    not_resumable: Callable[[], object],
-    not_divided: Callable[[], object] = lambda: None,
+    on_not_resumable: Callable[[], object],
+    on_not_divided: Callable[[], object] = lambda: None,
     ranks: Ranks = ALONE,
     should_pin: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Make the data of a run a function of its seed, and its splits one of ``data_seed`` alone.
+    """Make the data of a run a function of its seed, and splits a function of ``data_seed`` only.
 
     Args:
         module: The module; its own dataloaders are seeded if there is no data module.
         datamodule: The data module, or None.
         seed: Seed of the run: order, augmentation and freshly generated test data follow from it.
-        data_seed: Seed under which data are set up; one for all runs of a study, so that what one run
-            holds out for testing no other run trains on.
-        not_resumable: Called when the training data are a stream that does not know its position.
-        not_divided: Called when they are a stream, so that whether ranks train on data of their own is up to
-            the person who wrote it.
-        ranks: Who train on the data, a share of the training data each; validation and test data are not
-            divided: what each rank measures is then what one device would.
-        should_pin: Whether batches go to a CUDA card, which copies from pinned memory while it computes.
+        data_seed: Seed of the setup of data; the same for all runs of a study, so that no run trains on what
+            another one holds out for testing.
+        on_not_resumable: Called if the training data are a stream without a position.
+        on_not_divided: Called if they are a stream, for which the person's code has to divide the data among
+            ranks.
+        ranks: The processes that train on the data, each on a share of the training data; validation and test
+            data are not divided, so each rank measures what a single device would.
+        should_pin: Whether batches go to a CUDA GPU, which copies from pinned memory while it computes.
     """
     owner: Any = module if datamodule is None else datamodule
 
@@ -337,14 +337,14 @@ def seed_data(
     def train(loaders: Any) -> Any:
         seeded_loaders = _seed(prepare(loaders), seed, ranks)
         if ranks.size > 1 and not all(isinstance(leaf, SeededLoader) for leaf in tree_leaves(seeded_loaders)):
-            not_divided()
+            on_not_divided()
         if not _resumable(seeded_loaders):
             warnings.warn(
                 "The training data do not know their position: a run that is interrupted starts again from "
                 "step 0. Use a map-style dataset, or a loader with state_dict and load_state_dict.",
                 stacklevel=2,
             )
-            not_resumable()
+            on_not_resumable()
         return seeded_loaders
 
     def the_runs_own_again(result: Any) -> Any:
@@ -368,7 +368,7 @@ def undivided_data_note(ranks: int) -> str:
 
 
 class NoTestDataError(SpecError):
-    """A ``test_dataloader`` gives nothing."""
+    """A ``test_dataloader`` returns nothing."""
 
 
 @contextlib.contextmanager
@@ -376,7 +376,7 @@ def use_test_loaders(owner: L.LightningModule | L.LightningDataModule) -> Iterat
     """Make the owner of a run's dataloaders return the test data for validation.
 
     Raises:
-        NoTestDataError: There are none, once they are asked for.
+        NoTestDataError: There are none; raised when they are requested.
     """
     if isinstance(owner, LightningDataModule):
         owner.setup("test")

@@ -1,4 +1,4 @@
-"""What can be seen of a person's LightningModule without making it; imports it, writes nothing about it."""
+"""Inspects a person's LightningModule class without instantiating it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ModuleArgument:
 
     Args:
         name: Its name.
-        annotation: Its type as it is written, or an empty string.
+        annotation: Its type as written, or an empty string.
         required: Whether it has no default.
         default: Its default if that is plain data, else its repr.
     """
@@ -39,17 +39,17 @@ class ModuleArgument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleInfo:
-    """A LightningModule from outside, and the data module beside it, as plain data.
+    """A LightningModule class and its data module, as plain data.
 
     Args:
         class_path: Import path, dotted.
         tempered: Whether it is a TemperedModule.
-        arguments: Its init arguments; the temperature parameters are left out.
-        metrics: Names that its validation seems to log, the likeliest first.
+        arguments: Its init arguments without temperature parameters.
+        metrics: Names that its validation seems to log, the most likely first.
         data: Import path of the data module that the same file defines or imports, or None.
-        data_arguments: Init arguments of that.
-        other_data: Import paths of the other data modules there.
-        loaders: Which of ``train``, ``val`` and ``test`` dataloaders there are, on either.
+        data_arguments: Init arguments of that data module.
+        other_data: Import paths of further data modules.
+        loaders: Which of the ``train``, ``val`` and ``test`` dataloaders either of them defines.
         temperature_arguments: Temperature parameters that are init arguments of the module.
     """
 
@@ -65,13 +65,13 @@ class ModuleInfo:
 
 
 def inspect_module(import_path: str) -> ModuleInfo:
-    """Import a LightningModule and return what a spec for it needs.
+    """Import a LightningModule and return the information that a spec needs.
 
     Args:
         import_path: ``package.module.Class``, ``package.module:Class`` or ``package/module.py:Class``.
 
     Raises:
-        SpecError: There is no such class, or its module does not import.
+        SpecError: There is no such class, or its module cannot be imported.
     """
     from tempopt.training.lightning_package import LightningDataModule, LightningModule
     from tempopt.training.module import TemperedModule
@@ -85,7 +85,7 @@ def inspect_module(import_path: str) -> ModuleInfo:
         and issubclass(candidate, LightningDataModule)
         and candidate.__name__ != LightningDataModule.__name__
     )
-    # one of the model's name, then what its file defines, then what that imports
+    # one with the model's name first, then those defined in the file, then imported ones
     data_classes = sorted(
         candidates,
         key=lambda candidate: (
@@ -123,12 +123,12 @@ def _describe_arguments(cls: type) -> list[ModuleArgument]:
         elif not isinstance(annotation, str):
             annotation = inspect.formatannotation(annotation)
         is_required = init_parameter.default is init_parameter.empty
-        default = None if is_required else _plain(init_parameter.default)
+        default = None if is_required else _to_plain(init_parameter.default)
         result.append(ModuleArgument(name=name, annotation=annotation, required=is_required, default=default))
     return result
 
 
-def _plain(value: object) -> Any:
+def _to_plain(value: object) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         value = asdict(value)
     try:
@@ -138,7 +138,7 @@ def _plain(value: object) -> Any:
 
 
 def _metrics(cls: type) -> list[str]:
-    """Return names that are logged, those of the validation methods first."""
+    """Return the logged names, those of the validation methods first."""
     validation_names, other_names = [], []
     for base_class in takewhile(lambda base: base.__name__ != "LightningModule", cls.__mro__):
         for method, name in _logged_names(base_class):
@@ -154,7 +154,7 @@ def _logged_names(cls: type) -> Iterator[tuple[str, str]]:
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
     except (OSError, TypeError, SyntaxError):
-        return  # a class made at run time has no source to look into
+        return  # a class created at run time has no source
     for method in ast.walk(tree):
         if not isinstance(method, ast.FunctionDef):
             continue

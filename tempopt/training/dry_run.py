@@ -1,6 +1,6 @@
-"""What is tried before a study is begun: the classes and arguments, two steps, one validation, each layer.
+"""Test of a study before it begins: classes and arguments, two steps, one validation, each layer.
 
-Finds what can only be seen by running, so that no ticket is written for a study that cannot work.
+Finds errors that appear only at run time, so that no tickets are created for a study that cannot work.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from tempopt.temperature import (
     PLAN_PARAMETERS,
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
-    at_constant,
+    add_learned_temperatures,
     drop_unused_params,
     is_controlled,
     join_name,
+    make_constant,
     to_neutral,
-    with_learned_temperatures,
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.example_step import first_batch, silent
+from tempopt.training.example_step import first_batch, silence_logging
 from tempopt.training.gpu_memory import is_cuda_oom
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.metric_check import require_metric_depends
@@ -54,17 +54,17 @@ from tempopt.training.resume_check import find_resume_fault
 from tempopt.training.run import LightningRun
 from tempopt.training.steps import current_step
 
-# Where the errors of torch's compiler come from.
+# modules that raise the errors of torch's compiler
 _COMPILERS = ("torch._dynamo", "torch._inductor", "torch._functorch")
 
 _SOFTMAX = {"normaliser": "softmax"}
 
 _VALIDATE = Evaluation(name="validate", on="validate")
 
-# Below this ratio two metrics in single precision are the same but for rounding.
+# Below this relative difference two metrics in single precision differ by rounding only.
 _ROUNDED = 1e-5
 
-# Two steps and one validation, whatever the spec's own numbers are.
+# Two steps and one validation, regardless of the numbers in the spec.
 _SHORT: dict[str, Any] = {
     "max_steps": -1,
     "max_epochs": 1,
@@ -81,7 +81,7 @@ _SHORT: dict[str, Any] = {
 
 
 class _Stages:
-    """Says of each part of a dry run how long it took."""
+    """Reports the duration of each part of a dry run."""
 
     def __init__(self, request: RunRequest, channel: Channel) -> None:
         self._request, self._channel = request, channel
@@ -96,7 +96,7 @@ class _Stages:
 
 
 def _run_short(request: RunRequest, ranks: Ranks) -> LightningRun:
-    """Train two steps and validate once, and return the run, detached; what it reports counts for nothing."""
+    """Train two steps and validate once, and return the detached run; its reports are dropped."""
     run = LightningRun(request, LocalChannel(), ranks, **_SHORT)
     try:
         run.fit()
@@ -106,10 +106,10 @@ def _run_short(request: RunRequest, ranks: Ranks) -> LightningRun:
 
 
 def check(request: RunRequest) -> Finished:
-    """Build what the program names, and check each searched name at the values that stand for all.
+    """Build what the program names, and check each searched name at its probe values.
 
     Raises:
-        SpecError: Something is wrong; there is a line for each thing.
+        SpecError: Something is wrong; it lists all errors.
     """
     check_space(request.program, request.space, test_data=_tests(request))
     return Finished(
@@ -126,7 +126,7 @@ def check(request: RunRequest) -> Finished:
 
 
 def _ends(request: RunRequest) -> list[dict[str, Any]]:
-    """Return each searched argument of the module alone, at the first and the last of its values."""
+    """Return each searched argument of the module alone, at its first and last value."""
     return [
         {name: value}
         for name, values in request.space.items()
@@ -136,14 +136,14 @@ def _ends(request: RunRequest) -> list[dict[str, Any]]:
 
 
 def _find_initial_temperatures(request: RunRequest) -> dict[str, float]:
-    """Return the named temperatures that a new module has, whatever else of it is searched or compared.
+    """Return the named temperatures of a new module, which must not depend on searched or compared arguments.
 
     Raises:
-        SpecError: They depend on that.
+        SpecError: They depend on such an argument.
     """
     program = request.program
     if not program.values or (request.task == "check" and program.identity is None):
-        # of a spec that is wrong only the classes are looked into
+        # for an invalid spec only the classes are checked
         return {}
     prepared, first_found = prepare(program), dict[str, float]()
     for overrides in ({}, *_ends(request)):
@@ -155,12 +155,12 @@ def _find_initial_temperatures(request: RunRequest) -> dict[str, float]:
         }
         named_values = NamedValues(module, values, {}, validate_at=program.validate_at)
         named_values.detach()
-        first_found = first_found or named_values.initial_values
+        first_found = first_found or named_values.initial_temperatures
     return first_found
 
 
 def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Finished:
-    """Check, train two steps, validate once on each of the data that will be asked for.
+    """Check, train two steps, and validate once on each kind of data that the study needs.
 
     Raises:
         SpecError: The metric is never logged, there are no test data, ...
@@ -171,7 +171,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     stages.report_stage("checked classes and arguments")
     if request.program.weights is not None:
         return _evaluate_trained_model(request, channel, ranks, stages)
-    # what is looked into is no function that could be compiled
+    # observation would not work in compiled code
     eager_request = dataclasses.replace(request, program=dataclasses.replace(request.program, compile=None))
     run = LightningRun(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
@@ -224,7 +224,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
 
 
 def _self_test(run: LightningRun, attended_layers: set[int], stages: _Stages) -> list[str]:
-    """Prove that each temperature acts.
+    """Test that each temperature has an effect.
 
     Returns:
         The named temperatures that the metric reads in evaluation.
@@ -243,7 +243,7 @@ def _self_test(run: LightningRun, attended_layers: set[int], stages: _Stages) ->
 
 
 def _evaluate_trained_model(request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages) -> Finished:
-    """Evaluate a trained model on a batch of each of its data; nothing is trained."""
+    """Evaluate a trained model on a batch of each of its data, without training."""
     with _compilable(request.program.compile):
         run = LightningRun(request, channel, ranks, limit_val_batches=1)
         finished = run.execute()
@@ -254,17 +254,17 @@ def _evaluate_trained_model(request: RunRequest, channel: Channel, ranks: Ranks,
 
 @contextlib.contextmanager
 def _compilable(mode: str | None) -> Iterator[None]:
-    """Say of a module that cannot be compiled what to do.
+    """Add advice to the error of a module that cannot be compiled.
 
-    It is not trained uncompiled instead: that would be slower than was asked for, and rounded otherwise than
-    on machines on which it can be compiled.
+    It is not trained uncompiled instead, which would be slower, and rounded differently from machines where
+    compilation works.
     """
     try:
         yield
     except RuntimeError as error:
         if mode is None or is_cuda_oom(error) or not type(error).__module__.startswith(_COMPILERS):
             raise
-        # what follows the first paragraph is advice for those who work on the compiler
+        # the text after the first paragraph is for developers of the compiler
         reason = " ".join(str(error).strip().partition("\n\n")[0].split())
         raise SpecError(
             f"study.compile is {mode}, but the steps of the module cannot be compiled on this machine. "
@@ -274,24 +274,26 @@ def _compilable(mode: str | None) -> Iterator[None]:
 
 
 def _learnable(finished: Finished, request: RunRequest, ranks: Ranks) -> Finished:
-    """Train two steps with learned temperatures, and return what that says beside the rest."""
+    """Train two steps with learned temperatures, and return the message with the result."""
     reason, unreached_names = _not_learned(request, finished.initial_temperatures, ranks)
-    # an optimizer leaves alone what no gradient reaches
+    # an optimizer does not change parameters without a gradient
     trained_names = [name for name in finished.trained or () if name not in unreached_names]
     reason = reason if request.learns else None
     return dataclasses.replace(finished, not_learned=reason, trained=trained_names)
 
 
 def _control(request: RunRequest, ranks: Ranks) -> bool:
-    """Train two steps under control of the entropy, where a run of the study may be; return whether one may.
+    """Train two steps under entropy control if runs of the study may use it; return whether they may.
 
     Raises:
-        SpecError: A layer's attention is not seen, so that it cannot be controlled.
+        SpecError: The attention of a layer cannot be observed, so it cannot be controlled.
     """
     targets = [target for target in request.space.get(CONTROL, []) if target != NO_CONTROL]
     if not targets or is_controlled(request.parameters):
         return False
-    parameters = drop_unused_params({**at_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]})
+    parameters = drop_unused_params(
+        {**make_constant(request.parameters, 1.0), **_SOFTMAX, CONTROL: targets[0]}
+    )
     try:
         _run_short(dataclasses.replace(request, parameters=parameters, evaluations=[]), ranks)
     except UsageError as error:
@@ -309,7 +311,7 @@ def _not_learned(
     full_parameters = request.parameters | {
         join_name(name, AS_FOUND): temperature for name, temperature in found_temperatures.items()
     }
-    parameters = with_learned_temperatures(
+    parameters = add_learned_temperatures(
         to_neutral(full_parameters), LR_RATIOS[0], learns=request.learns or True
     )
     learning_request = dataclasses.replace(request, parameters=parameters, evaluations=[])
@@ -320,19 +322,19 @@ def _not_learned(
             raise
         return str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}", []
     assert run.learned is not None
-    unreached_names = run.learned.without_gradient
+    unreached_names = run.learned.names_without_gradient
     names = " and ".join(name or "attention" for name in unreached_names)
     return f"no gradient of the loss reaches {names}" if names else None, unreached_names
 
 
 def _tests(request: RunRequest) -> bool:
-    # a trained model that has no test data is evaluated on the others alone
+    # a trained model without test data is evaluated on validation data only
     has_training = request.program.weights is None
     return has_training and any(evaluation.on == "test" for evaluation in request.evaluations)
 
 
 def _record_attending_layers(module: L.LightningModule) -> set[int]:
-    """Return a set into which a TemperedModule writes the layers that attend while it runs."""
+    """Return a set that collects the layers of a TemperedModule that attend while it runs."""
     layers: set[int] = set()
     if isinstance(module, TemperedModule):
         attend = module.attend
@@ -346,7 +348,7 @@ def _record_attending_layers(module: L.LightningModule) -> set[int]:
 
 
 def _refuse_copies(module: L.LightningModule, attached_names: Collection[str]) -> None:
-    """Refuse copies of tempered modules that training has made: no schedule moves them."""
+    """Refuse copies of tempered modules that training has created: no schedule reaches them."""
     for name, _, _ in bindings(module):
         if name not in attached_names:
             raise AttachError(
@@ -409,7 +411,7 @@ def _require_read(run: LightningRun) -> None:
 
 
 def _values_in_optimizers(run: LightningRun) -> list[str]:
-    """Return the named temperatures that the module's own optimizers hold where nothing is written."""
+    """Return the named temperatures that are parameters in the module's own optimizers."""
     groups = (group for optimizer in run.trainer.optimizers for group in optimizer.param_groups)
     optimized_ids = {id(parameter) for group in groups for parameter in group["params"]}
     return [
@@ -420,11 +422,11 @@ def _values_in_optimizers(run: LightningRun) -> list[str]:
 
 
 def _read_by_metric(run: LightningRun) -> list[str]:
-    """Return the named temperatures with which the metric moves alone.
+    """Return the named temperatures on which the metric depends directly.
 
     Raises:
-        SpecError: There is one, and the study does not say that there may be: the metric would compare
-            temperatures, not models.
+        SpecError: There is one, and the study does not allow it: the metric would compare temperatures
+            instead of models.
     """
     metric, names = run.request.program.metric, dict[str, None]()
     for name, plain_metric, changed_metric in _metric_moves(run, list(run.values.attachments)):
@@ -442,28 +444,27 @@ def _read_by_metric(run: LightningRun) -> list[str]:
 
 
 def _metric_moves(run: LightningRun, names: Sequence[str]) -> Iterator[tuple[str, float, float]]:
-    """Yield each of some temperatures with which the metric changes, and the metric without and with that."""
+    """Yield each temperature that changes the metric, and the metric without and with the change."""
     metric = run.request.program.metric
     plain_metric = run.evaluate(_VALIDATE)[metric] if names else 0.0
     for name in run.values.perturb_each(names):
         changed_metric = run.evaluate(_VALIDATE)[metric]
-        # a sum in another order, or a product that is undone, rounds otherwise and no more
+        # a different order of a sum, or a product that cancels, changes the rounding only
         if not math.isclose(changed_metric, plain_metric, rel_tol=_ROUNDED):
             yield name, plain_metric, changed_metric
 
 
 def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
-    """Return what computes the loss of one fixed batch, with the same random numbers each time.
+    """Return a function that computes the loss of one fixed batch, with the same random numbers each time.
 
-    Of a module that optimizes by itself it returns the losses that the step would go back through; no
-    optimizer steps.
+    For manual optimization it returns the losses that the step would backpropagate; no optimizer steps.
     """
     batch = first_batch(run.owner.train_dataloader())
     batch = run.trainer.strategy.batch_to_device(batch)
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with silent(run.module), _collect_losses(run) as losses:
+        with silence_logging(run.module), _collect_losses(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
@@ -472,7 +473,7 @@ def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
 
 @contextlib.contextmanager
 def _collect_losses(run: LightningRun) -> Iterator[list[Tensor]]:
-    """Collect the losses that a manual optimization would backpropagate, without any optimizer step."""
+    """Collect the losses that a manual optimization would backpropagate, without optimizer steps."""
     losses: list[Tensor] = []
     if run.module.automatic_optimization:
         yield losses
@@ -493,15 +494,15 @@ def _collect_losses(run: LightningRun) -> Iterator[list[Tensor]]:
 
 
 def check_params_have_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:
-    """Refuse to search what gives the same model as without it.
+    """Refuse a search space that contains parameters without effect on this model.
 
     Args:
-        request: The dry run, with the values that stand for all that is searched.
+        request: The dry run, with probe values of all searched names.
         layers: Names of the tempered layers.
-        num_keys: The different numbers of keys that queries have seen; empty where they were not counted.
+        num_keys: The different numbers of keys that queries see; empty if they were not counted.
 
     Raises:
-        SpecError: Something changes nothing; there is a line for each.
+        SpecError: A parameter has no effect; there is a line for each.
     """
     init_args = request.program.model.get("init_args") or {}
     temperature_args = {name: value for name, value in init_args.items() if name in TEMPERATURE_PARAMETERS}
@@ -510,7 +511,7 @@ def check_params_have_effect(request: RunRequest, layers: Sequence[str], num_key
     faults = [*_flat_patterns(values, layers), *_without_length(values, num_keys)]
     lines = []
     for names, reason in faults:
-        # what is set and not searched takes no dimension of the search
+        # parameters that are set and not searched add no dimension to the search
         searched_names = [name for name in names if name in request.space]
         lines += [f"search.{searched_names[0]}: {reason}."] if searched_names else []
     if lines:
@@ -518,14 +519,14 @@ def check_params_have_effect(request: RunRequest, layers: Sequence[str], num_key
 
 
 def refuse_unread_generation(module: object, space: Collection[str]) -> None:
-    """Refuse to search parameters of generation that a TemperedModule has not read in its evaluations.
+    """Refuse to search parameters of generation that the evaluations of a TemperedModule have not read.
 
     Args:
         module: The module, evaluated.
         space: The searched names.
 
     Raises:
-        SpecError: It has read none of them.
+        SpecError: The module has read none of them.
     """
     searched_names = [name for name in GENERATION if name in space]
     if searched_names and isinstance(module, TemperedModule) and not module.reads_generation:
@@ -539,7 +540,7 @@ def refuse_unread_generation(module: object, space: Collection[str]) -> None:
 
 
 _Faults = Iterator[tuple[Sequence[str], str]]
-"""Names, of which the first that is searched is at fault, and why."""
+"""Names, the first searched one of which is at fault, and the reason."""
 
 
 def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -> _Faults:

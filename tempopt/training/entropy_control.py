@@ -1,6 +1,6 @@
-"""Callbacks by which the temperature of each layer follows the entropy that it is to have.
+"""Callbacks that adjust the temperature of each layer so that its entropy follows a target.
 
-``EntropyControl`` is for trainings without a study, ``PlannedControl`` for what a run's parameters ask for.
+``EntropyControl`` is for trainings without a study, ``PlannedControl`` for the parameters of a run.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from tempopt.training.messages import CONTROLLED_CURVE
 from tempopt.training.steps import Curves, RecordedCurves, current_step, total_steps
 
 CHANGES = 200
-"""Number of changes of the temperatures over a training, one every step where it has fewer steps."""
+"""Number of changes of the temperatures over a training; one per step in shorter trainings."""
 
 _LOWEST, _HIGHEST = 0.01, 100.0
-# The largest rate that, with this decay, reaches the target without going past it; see EntropyController.
+# The largest rate that converges without overshoot at this decay; see EntropyController.
 _RATE, _DECAY = 0.17, 0.5
 _MAX_STEP = 0.2
 
-# Slopes say how far to go and need not be exact: of all queries they would take the n x n matrix.
+# Slopes only scale the step and need not be exact: for all queries they would take the n x n matrix.
 _SLOPE_QUERIES = 64
 
 _TARGETS: dict[str, Callable[[], EntropyTarget]] = {"curriculum": curriculum, "contrast": contrast}
@@ -52,26 +52,26 @@ class EntropyControl(TemperedCallback):
         control = EntropyControl(curriculum(init=0.9, final=0.4), every=10)
         lightning.Trainer(max_steps=10_000, callbacks=[control]).fit(module)
 
-    The plan gives the temperatures to begin with; from then on they are the controller's, in validation too.
-    The checkpoint of a TemperedModule keeps them; those of an attachment are to be set again, by
-    ``attachment.set_temperatures``, where a checkpoint is only evaluated. The entropy is measured exactly, in
-    the first batch of a step at which a change is due, before it is trained on, and is the mean over all
-    queries of all processes that see more than one key. Attention that is compiled is not seen. It is for
-    trainings of one's own. A study refuses it, since its runs at temperature 1 would be controlled, too: it
-    searches the parameter ``entropy_control``, which a TemperedModule takes as well.
+    The plan gives the initial temperatures; later ones are the controller's, in validation too. The
+    checkpoint of a TemperedModule contains them; those of an attachment have to be set again by
+    ``attachment.set_temperatures`` if a checkpoint is only evaluated. The entropy is measured exactly, in the
+    first batch of a step at which a change is due, before training on it, and averaged over all queries of
+    all processes that see more than one key. Compiled attention cannot be observed. The callback is for
+    trainings without a study. A study refuses it, since it would also control the runs at temperature 1, and
+    searches the parameter ``entropy_control`` instead, which a TemperedModule takes as well.
 
     Args:
-        target: What the entropies are to be; ``curriculum`` and ``contrast`` name those with their defaults.
-        tempered: Whose temperatures they are: an attachment, or None for the LightningModule itself, a
+        target: Target entropies; ``curriculum`` and ``contrast`` name those targets with their defaults.
+        tempered: The object with the temperatures: an attachment, or None for the LightningModule itself, a
             TemperedModule.
-        every: Optimizer steps from one change to the next, >= 1.
+        every: Optimizer steps between changes, >= 1.
         lowest: As for :class:`tempopt.attention.modules.entropy_controller.EntropyController`.
-        highest: As there.
-        **options: ``rate``, ``decay``, ``newton`` and ``max_step`` as there; slopes are measured at 64
-            queries of each sequence.
+        highest: As for ``EntropyController``.
+        **options: ``rate``, ``decay``, ``newton`` and ``max_step`` of ``EntropyController``; slopes are
+            measured at 64 queries of each sequence.
 
     Raises:
-        SpecError: if a name is not known or a number is out of range.
+        SpecError: A name is unknown or a number is out of range.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class EntropyControl(TemperedCallback):
         self._has_slopes = bool(options.get("newton", False))
         if not lowest < highest:
             raise SpecError(f"lowest={lowest!r} is not below highest={highest!r}. Exchange or correct them.")
-        # refuses now what it would refuse when training begins
+        # raises errors now instead of when training begins
         EntropyController(1, target=self._target, every=every, initial=lowest, **self._options)
         self._controller: EntropyController | None = None
         self._loaded: dict[str, Any] | None = None
@@ -124,7 +124,7 @@ class EntropyControl(TemperedCallback):
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._loaded is not None:
-            # the checkpoint is of the end of the training, which has not begun again
+            # the checkpoint is from the end of the training, which did not begin again
             self._of(pl_module).set_temperatures(self._loaded["temperatures"])
 
     def on_train_batch_start(
@@ -136,7 +136,7 @@ class EntropyControl(TemperedCallback):
         self._step = current_step(trainer)
         self._sums = {}
         if self._controller.due:
-            self._watching.enter_context(self._of(pl_module).observed(self._see))
+            self._watching.enter_context(self._of(pl_module).observed(self._observe))
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -144,7 +144,7 @@ class EntropyControl(TemperedCallback):
         assert self._controller is not None
         self._watching.close()
         if current_step(trainer) == self._step:
-            # gradients are summed over batches, all of them at one temperature
+            # gradients are accumulated over batches, all at one temperature
             return
         step_progress = progress(self._step, self._total)
         if not self._controller.due:
@@ -152,7 +152,7 @@ class EntropyControl(TemperedCallback):
             return
         shares, slopes, counts = self._means(trainer).tolist()
         if min(counts) == 0:
-            # nowhere to choose, as in texts of one token: another step will tell
+            # no query had a choice, as in sequences of one token: a later step will measure
             return
         newton_slopes = slopes if self._has_slopes else None
         self._of(pl_module).set_temperatures(
@@ -165,7 +165,7 @@ class EntropyControl(TemperedCallback):
         self._watching.close()
 
     @torch.no_grad()
-    def _see(
+    def _observe(
         self,
         layer: int,
         q_BHQD: Tensor,
@@ -177,7 +177,7 @@ class EntropyControl(TemperedCallback):
         valid_BQ: Tensor | None,
     ) -> None:
         if layer in self._sums:
-            # a layer is computed again in backward under activation checkpointing
+            # activation checkpointing computes a layer again in backward
             return
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         entropy_BHQ = attention_entropy(q_BHQD, k_BHKD, scale=scale, **masking)
@@ -196,13 +196,13 @@ class EntropyControl(TemperedCallback):
     def _means(self, trainer: L.Trainer) -> Tensor:
         """Return entropies, slopes and numbers of queries by layer, over all processes, (3, layers)."""
         assert self._controller is not None
-        # what one process has not seen is NaN for all, so that all of them give up or none
+        # a layer that one process has not observed is NaN on all, so that all of them raise or none
         missing_sums = torch.full((3,), math.nan, dtype=torch.float64)
         local_sums = torch.stack(
             [self._sums.get(layer, missing_sums) for layer in range(self._controller.num_layers)]
         )
         device = trainer.strategy.root_device
-        # Apple's devices know no float64
+        # Apple's devices do not support float64
         local_sums = local_sums.to(device, torch.float32 if device.type == "mps" else torch.float64)
         sums = trainer.strategy.reduce(local_sums, reduce_op="sum")
         assert isinstance(sums, Tensor)
@@ -210,7 +210,7 @@ class EntropyControl(TemperedCallback):
         missing_layers = counts.isnan().nonzero().flatten().tolist()
         if missing_layers:
             raise UsageError(
-                f"The attention of layers {missing_layers} was not seen in a step of training, so their "
+                f"The attention of layers {missing_layers} was not observed in a step of training, so their "
                 "temperature cannot follow its entropy. A TemperedModule shows what goes through "
                 "self.attend, an attachment the layers that it tempers, and neither what is compiled. Leave "
                 "these layers out, or have them attend so."
@@ -234,7 +234,7 @@ def _target(target: EntropyTarget | str) -> EntropyTarget:
 
 
 def _check(tempered: TemperatureTarget, lowest: float, highest: float) -> None:
-    """Refuse what cannot be controlled.
+    """Refuse a module that cannot be controlled.
 
     Raises:
         SpecError: The normaliser is not softmax, or the plan begins outside of the bounds.
@@ -255,24 +255,24 @@ def _check(tempered: TemperatureTarget, lowest: float, highest: float) -> None:
 
 
 def entropy_target(control: ControlParameters) -> EntropyTarget:
-    """Return the target that parameters ask for; there must be one."""
+    """Return the target that the parameters name; they must have one."""
     if control.entropy_control == CURRICULUM and control.control_start != control.control_level:
         level = Cosine(temperature_init=control.control_start, temperature_final=control.control_level)
         return EntropyTarget(level=level)
     if control.entropy_control == CONTRAST and control.control_spread != 1.0:
         return contrast(level=control.control_level, spread=control.control_spread)
-    assert control.controls, "nothing is to be controlled"
+    assert control.controls, "the parameters have no target"
     return EntropyTarget(level=Constant(temperature_init=control.control_level))
 
 
 class PlannedControl(EntropyControl):
-    """Has the temperatures of a run follow the target that its parameters ask for.
+    """Adjusts the temperatures of a run so that they follow the target in its parameters.
 
-    The temperatures change some 200 times over the training, whatever its length, by Newton's step from 64
-    queries of each sequence, and stay between 0.01 and 100, or where the plan begins if that is beyond.
+    The temperatures change about 200 times over a training of any length, by Newton's step from 64 queries of
+    each sequence, and stay between 0.01 and 100, or at the plan's start if that is beyond.
 
     Args:
-        control: What is asked for; it has a target.
+        control: Parameters with a target.
         tempered: As for :class:`EntropyControl`.
     """
 
@@ -320,11 +320,11 @@ class PlannedControl(EntropyControl):
 
     @property
     def curves(self) -> Curves:
-        """The temperatures at some steps, from the first to the last, by ``controlled/LAYER``."""
+        """Temperatures at some steps, from the first to the last, as ``controlled/LAYER``."""
         return self._recorded.curves
 
     def reported_curves(self, *, is_observed: bool) -> Curves:
-        """Return the curves; of a run that is not observed, where each begins and ends."""
+        """Return the curves; for a run that is not observed, only their first and last points."""
         return {name: path if is_observed else [path[0], path[-1]] for name, path in self.curves.items()}
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Evaluates a trained model: loads its weights, and tells the metric of each item, or each batch.
+"""Evaluate a trained model: load its weights, and record the metric per item or per batch.
 
-Of these an interval over data is made (``tempopt.service.evaluation``). A ``validation_step`` that
-returns a mapping with the metric's name and one value for each item of its batch tells the items. Else the
-batches are taken, as they were logged.
+``tempopt.service.evaluation`` computes intervals from these. A ``validation_step`` that returns a mapping
+with the metric's name and one value per item of its batch gives values per item. Otherwise the logged values
+per batch are used.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.messages import UnitKind, sizes_name, units_name
 
 MAX_UNITS = 1000
-"""Units that are kept; of more, neighbours are taken together."""
+"""Largest number of stored units; beyond it neighbours are merged."""
 
 _TOLERANCE = 1e-4
 
 
 def load_trained(module: L.LightningModule, path: str) -> None:
-    """Load the weights that are evaluated.
+    """Load the weights to evaluate.
 
     Raises:
         SpecError: They cannot be read as data, or are of another model.
-        AttachError: They have a temperature in them.
+        AttachError: They contain a temperature.
     """
     try:
         load_as_trained(module, path)
@@ -44,13 +44,13 @@ def load_trained(module: L.LightningModule, path: str) -> None:
 
 
 class PerItemMetricCallback(LightningCallback):
-    """Collects the metric by item and by batch while a Trainer validates.
+    """Collects the metric per item and per batch while a Trainer validates.
 
     Args:
-        metric: Name of the metric, as validation logs it.
+        metric: Name of the metric in validation.
 
     Attributes:
-        curves: What was taken: name to number and value of each unit.
+        curves: Name to index and value of each unit.
     """
 
     def __init__(self, metric: str) -> None:
@@ -91,20 +91,20 @@ class PerItemMetricCallback(LightningCallback):
                     self._items += metric_value.detach().double().tolist()
 
     def _is_metric(self, name: object) -> bool:
-        """Return whether what is logged under a name in this batch becomes the metric."""
+        """Return whether a value logged under this name in this batch contributes to the metric."""
         return name == self._metric or f"{name}/dataloader_idx_{self._loader}" == self._metric
 
     @contextlib.contextmanager
     def record_metric(self, module: L.LightningModule) -> Iterator[None]:
-        """Record what the module logs, until the end of the context."""
+        """Record the module's logged values until the end of the context."""
         original_log, instance_log = module.log, module.__dict__.get("log")
 
         def log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
             original_log(name, value, *args, **kwargs)
             if self._in_batch and self._is_metric(name):
-                self._hear(value, kwargs.get("batch_size"))
+                self._record(value, kwargs.get("batch_size"))
 
-        # where steps are compiled this is not
+        # must stay uncompiled if steps are compiled
         module.__dict__["log"] = torch.compiler.disable(log)
         try:
             yield
@@ -113,18 +113,18 @@ class PerItemMetricCallback(LightningCallback):
             if instance_log is not None:
                 module.__dict__["log"] = instance_log
 
-    def _hear(self, value: Any, size: int | None) -> None:
+    def _record(self, value: Any, size: int | None) -> None:
         value = last_of_metric(value)
         if value is None or (isinstance(value, Tensor) and value.numel() != 1):
             return
         self._batches.append((float(value), float(size_of_batch(self._batch) if size is None else size)))
 
     def take(self, split: str, metric: float) -> None:
-        """Take the units of the newest validation into the curves, if there are any.
+        """Add the units of the newest validation to the curves, if there are any.
 
         Args:
-            split: Which data they are: ``validate`` or ``test``.
-            metric: The metric of all of them.
+            split: The data: ``validate`` or ``test``.
+            metric: The metric over all of them.
         """
         kind_units = self._units(metric)
         if kind_units is None:
@@ -136,10 +136,10 @@ class PerItemMetricCallback(LightningCallback):
             self.curves[sizes_name(split)] = [[index, size] for index, (_, size) in enumerate(units)]
 
     def _units(self, metric: float) -> tuple[UnitKind, list[tuple[float, float]]] | None:
-        """Return of what kind the units are, and value and number of items of each; None: there are none.
+        """Return the kind of the units, and value and number of items of each; None if there are none.
 
         Args:
-            metric: The metric of the whole validation. What has another mean is not what it is made of.
+            metric: The metric of the whole validation; units with another mean are not its parts.
         """
         units_by_kind: dict[UnitKind, list[tuple[float, float]]] = {
             "items": [(value, 1.0) for value in self._items],
@@ -161,7 +161,7 @@ def _is_mean(units: list[tuple[float, float]], metric: float) -> bool:
 
 
 def _group_units(units: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most ``MAX_UNITS`` units: neighbours are merged where there are more."""
+    """Return at most ``MAX_UNITS`` units; neighbours are merged if there are more."""
     if len(units) <= MAX_UNITS:
         return units
     group_size = math.ceil(len(units) / MAX_UNITS)

@@ -1,4 +1,4 @@
-"""A training step on the first batch of the data, outside of a loop: the example for attaching."""
+"""A training step on the first batch of the data, outside of a loop, as the example for attaching."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import lightning as L
 
 
 def first_batch(loaders: Any) -> Any:
-    """Return the first batch of dataloaders, of several that of the first."""
+    """Return the first batch of dataloaders; of several dataloaders that of the first."""
     if isinstance(loaders, dict):
         loaders = next(iter(loaders.values()))
     elif isinstance(loaders, list | tuple):
@@ -19,8 +19,8 @@ def first_batch(loaders: Any) -> Any:
 
 
 @contextlib.contextmanager
-def silent(module: L.LightningModule) -> Iterator[None]:
-    """Ignore what a step logs, which Lightning refuses outside of a loop."""
+def silence_logging(module: L.LightningModule) -> Iterator[None]:
+    """Ignore logging in a step, which Lightning refuses outside of a loop."""
     names = ("log", "log_dict")
     for name in names:
         module.__dict__[name] = lambda *args, **kwargs: None
@@ -35,7 +35,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
     """Return a function that runs a training step on the first batch of the training data.
 
     Args:
-        module: The module, on the device that it is on.
+        module: The module, on its present device.
         datamodule: The data, which are set up for it; None if the module has its own loaders.
     """
     if datamodule is not None:
@@ -45,7 +45,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
     batch = module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silent(module):
+        with silence_logging(module):
             return module.training_step(batch, 0)
 
     return forward

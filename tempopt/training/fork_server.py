@@ -1,9 +1,8 @@
-"""The process from which workers are forked: has torch and Lightning loaded, and trains nothing itself.
+"""The process from which workers are forked: it has torch and Lightning loaded, and does not train.
 
-Started by :mod:`tempopt.agent.rank_process` as ``python -m tempopt.training.fork_server FD``.
-It is the parent of the workers, so that it alone can kill and wait for one without a race for its process id.
-It has one thread,
-has not initialised CUDA and has run no parallel region, all of which a fork would break.
+Started by :mod:`tempopt.agent.rank_process` as ``python -m tempopt.training.fork_server FD``. It is the
+parent of the workers, so that only it can kill and wait for one without a race for its process id. It has one
+thread, has not initialised CUDA and has run no parallel region, all of which a fork would break.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from tempopt.class_loading import find_modules_in
 from tempopt.training.messages import INT32
 
 _PR_SET_PDEATHSIG = 1
-# Workers end by themselves when their agent has; one that hangs is killed after so many seconds.
+# Workers exit by themselves after their agent; one that hangs is killed after this many seconds.
 _PATIENCE = 10.0
 
 
@@ -39,10 +38,10 @@ class _Child:
 
 
 class ForkServerProcess:
-    """Forks workers on request, kills them on request, and reports how they ended.
+    """Forks workers on request, kills them on request, and reports their exit.
 
     Args:
-        control: Where requests arrive; its end means that there will be no more.
+        control: Socket of the requests; its end means that there will be no more.
     """
 
     def __init__(self, control: socket.socket) -> None:
@@ -58,27 +57,27 @@ class ForkServerProcess:
         self._wakeup_writer = wakeup
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup.fileno(), warn_on_full_buffer=False)
-        self._selector.register(self._wakeup, selectors.EVENT_READ, self._drain)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._drain_wakeup_socket)
 
     def serve(self) -> None:
-        """Serve until no more requests can come and the last child has ended."""
+        """Serve until no more requests can come and the last child has exited."""
         while self._control.fileno() >= 0 or self._children:
             for key, _ in self._selector.select(timeout=self._orphan_seconds_left()):
                 key.data(key.fileobj)
             for child in list(self._children.values()):
                 if os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-                    self._bury(child)
+                    self._reap(child)
             if self._orphan_seconds_left() == 0.0:
                 for child in self._children.values():
                     _kill(child.pid)
 
     def _orphan_seconds_left(self) -> float | None:
-        """Return the seconds after which workers without an agent are killed; None: they have one."""
+        """Return the seconds after which workers without an agent are killed; None if there is an agent."""
         if self._orphaned_at is None or not self._children:
             return None
         return max(0.0, self._orphaned_at + _PATIENCE - time.monotonic())
 
-    def _drain(self, wakeup: socket.socket) -> None:
+    def _drain_wakeup_socket(self, wakeup: socket.socket) -> None:
         with contextlib.suppress(BlockingIOError):
             while wakeup.recv(4096):
                 pass
@@ -103,13 +102,13 @@ class ForkServerProcess:
         os.close(connection)
         child = _Child(pid, socket.socket(fileno=status))
         self._children[pid] = child
-        # an agent that is gone is noticed where it is listened to
+        # the end of the agent is detected where its socket is read
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             child.status.send(INT32.pack(pid))
         self._selector.register(child.status, selectors.EVENT_READ, lambda _: self._on_status_readable(child))
 
     def _on_status_readable(self, child: _Child) -> None:
-        """Kill a child that the agent wants killed; notice when the agent is gone."""
+        """Kill a child at the agent's request, or if the agent has exited."""
         with contextlib.suppress(ConnectionResetError):
             if child.status.recv(64):
                 _kill(child.pid)
@@ -117,8 +116,8 @@ class ForkServerProcess:
         self._selector.unregister(child.status)
         self._orphaned_at = time.monotonic()
 
-    def _bury(self, child: _Child) -> None:
-        # its number is its own until it has been waited for
+    def _reap(self, child: _Child) -> None:
+        # the process id cannot be reused before it has been waited for
         _kill(child.pid)
         _, status = os.waitpid(child.pid, 0)
         del self._children[child.pid]
@@ -129,12 +128,12 @@ class ForkServerProcess:
         child.status.close()
 
     def _become_worker(self, connection: int, request: dict[str, Any], parent: int) -> NoReturn:
-        """Be in the child what a new interpreter would be, and serve the agent."""
+        """Make the child equal to a new interpreter, and serve the agent."""
         try:
             os.setsid()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            # if the fork server alone is killed, no process is left without a parent that waits for it
+            # if only the fork server is killed, no process stays without a parent that waits for it
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(1)
@@ -143,7 +142,7 @@ class ForkServerProcess:
                 open_socket.close()
             for child in self._children.values():
                 child.status.close()
-            _enter(request["environment"], request["folder"])
+            _apply_environment(request["environment"], request["folder"])
             from tempopt.training.worker import main
 
             main(connection, request["store"] and Path(request["store"]))
@@ -154,7 +153,7 @@ class ForkServerProcess:
             os._exit(1)
 
 
-def _enter(environment: dict[str, str], folder: str) -> None:
+def _apply_environment(environment: dict[str, str], folder: str) -> None:
     from tempopt.training.lightning_internals import set_rank
 
     os.environ.clear()
@@ -166,7 +165,7 @@ def _enter(environment: dict[str, str], folder: str) -> None:
 
 
 def _kill(pid: int) -> None:
-    """Kill a child that has not been waited for, and its process group once it has one."""
+    """Kill a child that has not been waited for, and its process group if it has one."""
     for kill in (os.kill, os.killpg):
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
@@ -182,16 +181,16 @@ def _prepare() -> None:
 
     if torch.cuda.is_initialized():
         raise SystemExit("CUDA is initialised in the parent of the workers: set TEMPOPT_COLD_WORKERS=1.")
-    # what is there now is never collected, so that no child copies its pages
+    # freeze existing objects, so that collection in children does not copy their pages
     gc.collect()
     gc.freeze()
 
 
 def main(descriptor: int) -> None:
-    """Load torch and Lightning, and fork workers until the agent is gone.
+    """Load torch and Lightning, and fork workers until the agent has exited.
 
     Args:
-        descriptor: Socket on which the agent asks for workers.
+        descriptor: Socket of the agent's requests.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)

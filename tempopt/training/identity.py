@@ -1,4 +1,4 @@
-"""What attempts at the same run have in common, and the code that it was trained with, as short hashes."""
+"""Short hashes that identify a run over all of its attempts, and the code that trains it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _source(module: str) -> str:
     try:
         return inspect.getsource(sys.modules[module])
     except (OSError, TypeError):
-        # defined at a prompt or in a notebook: the name is all there is
+        # defined at a prompt or in a notebook: only the name is available
         return module
 
 
@@ -81,7 +81,7 @@ def package_versions(*names: str) -> dict[str, str]:
 def git_commit(file: Path) -> tuple[str | None, bool]:
     """Return the commit of the repository of a source file, and whether files differ from it.
 
-    The commit is None where git is missing, the file is in no repository, or the repository ignores it.
+    The commit is None if git is missing, or if the file is in no repository or ignored by it.
     """
     commit = _git(file.parent, "rev-parse", "HEAD")
     if commit is None or _git(file.parent, "check-ignore", "-q", str(file)) is not None:
@@ -92,7 +92,7 @@ def git_commit(file: Path) -> tuple[str | None, bool]:
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints in a folder; None: it failed."""
+    """Return the output of git in a folder; None if it failed."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
         process = subprocess.run(
@@ -111,9 +111,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def run_identity(request: RunRequest) -> str:
-    """Return a hash of what a request trains: the same for all attempts at it, wherever they are made."""
-    # where it is kept, how it is looked at and what is measured at the end may change between attempts; what
-    # is trained may not
+    """Return a hash of the training that a request defines: the same for all attempts on any machine."""
+    # storage, observation and evaluations may change between attempts, but not the training
     training_request = dataclasses.replace(
         request,
         attempt=0,
@@ -129,7 +128,7 @@ def run_identity(request: RunRequest) -> str:
         label=None,
     )
     if request.program.identity is not None:
-        # the data lie elsewhere on another machine, and are the same
+        # data may have another path on another machine
         blank_program = Program(
             model={},
             data=None,

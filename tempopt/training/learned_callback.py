@@ -1,6 +1,6 @@
-"""Learns the temperatures of a run beside its weights: ln τ, moved by an optimizer of its own.
+"""Learn the temperatures of a run together with its weights: ln τ, updated by its own optimizer.
 
-What holds a temperature leaves its gradient (``tempopt.attention.attach.learning``); here it moves it.
+Tempered objects provide the gradient (``tempopt.attention.attach.learning``); this module updates ln τ.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from tempopt.attention.attach.learning import HeadTemperatures, PerHeadTemperatures
 from tempopt.attention.attach.values import ValueAttachment
 from tempopt.errors import AttachError
-from tempopt.temperature import LEARNED, PER_HEAD, temperatures_of
+from tempopt.temperature import LEARNED, PER_HEAD, list_temperatures
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.callbacks import TemperatureTarget, TemperedAttention, loss_scale
 from tempopt.training.lightning_package import LightningCallback
@@ -25,28 +25,28 @@ from tempopt.training.messages import LEARNED_CURVE, RunRequest
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.steps import Curves, RecordedCurves, current_step, total_steps
 
-# Those that take gradients and nothing else, and vectors of parameters.
+# optimizers that need only gradients and accept vectors of parameters
 _OPTIMIZERS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "RMSprop", "SGD", "Rprop")
-# What chooses a kernel on the device of the weights.
+# options that select a kernel for the device of the weights
 _KERNELS = ("foreach", "fused", "capturable", "differentiable")
 
 
 class LearnedTemperatureCallback(LightningCallback):
-    """Learn every temperature of some tempered modules, as ln τ, from the temperature in force at the start.
+    """Learn every temperature of some tempered modules, as ln τ, from the temperature at the start.
 
-    ln τ has an optimizer of the class and the options of the Trainer's first one, without weight decay, and
-    steps whenever that does; that of the heads of a layer from the first step before which it has attended.
-    Its learning rate is ``lr_ratio`` times that of the first group of parameters at that step, so that it
-    follows any scheduler. What it moves is no parameter of the module: the module's optimizer, its clipping
-    and its state are those of a training without it. Where the first optimizer is of a class that takes no
-    vectors, or more than gradients, ln τ has Adam.
+    ln τ has an optimizer with the class and the options of the Trainer's first one, without weight decay, and
+    steps whenever that one does; the heads of a layer join at the first step before which the layer has
+    attended. Its learning rate is ``lr_ratio`` times that of the first parameter group at that step, so it
+    follows any scheduler. ln τ is not a parameter of the module: the module's optimizer, its clipping and its
+    state are those of a training without it. If the class of the first optimizer accepts no vectors, or needs
+    more than gradients, ln τ uses Adam.
 
     Args:
-        tempered: What has the temperatures, by name; the empty name is attention's, each of whose layers
-            has a temperature of its own.
-        lr_ratio: Learning rate of ln τ in ratio to the module's, > 0.
-        per_head: Attention each of whose heads has a temperature of its own.
-        ranks: Who train the run together; their gradients are averaged.
+        tempered: Objects with temperatures, by name; the empty name is attention's, with one temperature per
+            layer.
+        lr_ratio: Learning rate of ln τ as a ratio to the module's, > 0.
+        per_head: Attention with a learned temperature for each head.
+        ranks: The processes that train the run; their gradients are averaged.
     """
 
     def __init__(
@@ -70,15 +70,15 @@ class LearnedTemperatureCallback(LightningCallback):
 
     @property
     def curves(self) -> Curves:
-        """The temperatures at some 24 steps, from the first to the last.
+        """The temperatures at about 24 steps, from the first to the last.
 
-        Of a named one by its name, of attention by ``LAYER``, or ``LAYER.HEAD`` where each head has its own.
+        Keys are the name of a named temperature, ``LAYER``, or ``LAYER.HEAD`` if each head has its own.
         """
         return self._recorded.curves
 
     @property
-    def without_gradient(self) -> list[str]:
-        """Names of the temperatures that no gradient has reached so far, attention's being empty."""
+    def names_without_gradient(self) -> list[str]:
+        """Names of the temperatures without any gradient so far; attention's is the empty text."""
         names = [*self._tempered, *([""] if self._per_head is not None else [])]
         return [name for name in names if name not in self._reached]
 
@@ -92,13 +92,13 @@ class LearnedTemperatureCallback(LightningCallback):
             self._heads = self._per_head.learn_heads()
         for name, holder in self._tempered.items():
             names = [name or str(layer) for layer in range(len(holder.temperatures))]
-            self._join(trainer, name, _LearnedGroup(name, names, holder))
+            self._add_group(trainer, name, _LearnedGroup(name, names, holder))
         if self._loaded is not None:
-            self._take_up(trainer, self._loaded)
+            self._restore(trainer, self._loaded)
             self._loaded = None
 
-    def _join(self, trainer: L.Trainer, key: str, learned_group: _LearnedGroup) -> None:
-        """Begin to learn temperatures, from those that they have."""
+    def _add_group(self, trainer: L.Trainer, key: str, learned_group: _LearnedGroup) -> None:
+        """Start learning temperatures, from their present values."""
         self._groups[key] = learned_group
         if self._optimizer is None:
             self._optimizer = _build_optimizer(trainer.optimizers[0], learned_group.log_taus)
@@ -108,8 +108,8 @@ class LearnedTemperatureCallback(LightningCallback):
         new_curves = {name: tau for name, tau in learned_group.values.items() if name not in self.curves}
         self._recorded.record(current_step(trainer), new_curves)
 
-    def _join_heads(self, trainer: L.Trainer) -> None:
-        """Begin to learn the heads of layers that have attended on any rank, and are not learned yet."""
+    def _add_heads(self, trainer: L.Trainer) -> None:
+        """Start learning the heads of layers that have attended on any rank and are not yet learned."""
         heads = self._heads
         if heads is None or all(f"{layer}." in self._groups for layer in range(len(heads.counts))):
             return
@@ -118,14 +118,14 @@ class LearnedTemperatureCallback(LightningCallback):
         for layer, (share, count) in enumerate(zip(shares, mean, strict=True)):
             if share and f"{layer}." not in self._groups:
                 layer_heads = heads.begin(layer, round(count / share))
-                self._join(trainer, f"{layer}.", _LearnedGroup("", layer_heads.names, layer_heads))
+                self._add_group(trainer, f"{layer}.", _LearnedGroup("", layer_heads.names, layer_heads))
 
-    def _take_up(self, trainer: L.Trainer, state: dict[str, Any]) -> None:
+    def _restore(self, trainer: L.Trainer, state: dict[str, Any]) -> None:
         for key, logs in state["parts"]:
             if key not in self._groups:
                 assert self._heads is not None
                 layer_heads = self._heads.begin(int(key.rstrip(".")), len(logs))
-                self._join(trainer, key, _LearnedGroup("", layer_heads.names, layer_heads))
+                self._add_group(trainer, key, _LearnedGroup("", layer_heads.names, layer_heads))
             self._groups[key].log_taus.copy_(torch.tensor(logs, dtype=torch.float64))
             self._groups[key].write()
         if self._optimizer is not None:
@@ -136,9 +136,9 @@ class LearnedTemperatureCallback(LightningCallback):
     ) -> None:
         if optimizer is not trainer.optimizers[0]:
             return
-        self._join_heads(trainer)
+        self._add_heads(trainer)
         gradients = self._gradients(trainer, optimizer)
-        # with a gradient scaler the step of the weights is left out as well
+        # a gradient scaler then also skips the step of the weights
         if self._optimizer is not None and all(map(math.isfinite, gradients)):
             gradient_iterator = iter(gradients)
             for learned_group in self._groups.values():
@@ -155,7 +155,7 @@ class LearnedTemperatureCallback(LightningCallback):
             self._note(current_step(trainer) + 1)
 
     def _gradients(self, trainer: L.Trainer, optimizer: torch.optim.Optimizer) -> list[float]:
-        """Return the gradient with respect to each ln τ, the mean over all ranks; 0 where none was left."""
+        """Return the gradient with respect to each ln τ, averaged over all ranks; 0 if there is none."""
         scale, gradients = loss_scale(trainer), list[float]()
         parameter_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         for learned_group in self._groups.values():
@@ -164,7 +164,7 @@ class LearnedTemperatureCallback(LightningCallback):
                 gradients += [0.0] * len(learned_group.names)
                 continue
             self._reached.add(learned_group.temperature)
-            # a gradient scaler has put those of the module's parameters right already
+            # a gradient scaler has already unscaled the gradients of the module's parameters
             is_unscaled = (
                 isinstance(learned_group.holder, ValueAttachment)
                 and id(learned_group.holder.tensor) in parameter_ids
@@ -198,9 +198,9 @@ class _LearnedGroup:
     """Temperatures that are learned from the same step on.
 
     Args:
-        temperature: Name of what they are of, attention's being empty.
-        names: What each of them is called.
-        holder: What has them.
+        temperature: Name of the temperature; attention's is the empty text.
+        names: Name of each value.
+        holder: Object with the temperatures.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class _LearnedGroup:
         return {f"{LEARNED_CURVE}{name}": math.exp(log) for name, log in logs}
 
     def write(self) -> None:
-        """Put the temperatures in force."""
+        """Apply the temperatures."""
         self.holder.set_temperatures(self.log_taus.exp().clamp(LOWEST, HIGHEST).tolist())
 
 
@@ -226,18 +226,18 @@ def build_learned_callback(
     request: RunRequest,
     ranks: Ranks,
 ) -> LearnedTemperatureCallback | None:
-    """Return the callback that learns the temperatures of a run; None where they follow schedules.
+    """Return the callback that learns the temperatures of a run; None if they follow schedules.
 
     Args:
-        attention: What tempers attention, if there is any.
-        named_temperatures: What has other temperatures, by name.
-        request: The run; those learn that its parameters are about.
-        ranks: Who train it together.
+        attention: Object that tempers attention, if there is one.
+        named_temperatures: Objects with other temperatures, by name.
+        request: The run; the temperatures in its parameters are learned.
+        ranks: The processes that train it.
     """
     lr_ratio = request.parameters.get(LEARNED)
     if lr_ratio is None:
         return None
-    temperatures = temperatures_of(request.parameters)
+    temperatures = list_temperatures(request.parameters)
     tempered: dict[str, TemperatureTarget] = {
         name: named_temperatures[name] for name in temperatures if name in named_temperatures
     }

@@ -1,4 +1,4 @@
-"""Every use of the Trainer's private attributes, so that a new version of Lightning can break one file only.
+"""Every use of the Trainer's private attributes, so that a new version of Lightning can break only this file.
 
 ``tests/training/test_lightning_internals.py`` checks each of them against the installed version.
 """
@@ -16,22 +16,22 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 from torchmetrics import Metric
 
-PROVED = ("2.6",)
-"""Minor versions of Lightning that all of this was tested with."""
+TESTED_VERSIONS = ("2.6",)
+"""Minor versions of Lightning that these were tested with."""
 
 
 def is_accumulating(trainer: L.Trainer) -> bool:
-    """Return whether the current batch adds to a gradient, and no optimizer step follows it."""
+    """Return whether the current batch only accumulates a gradient, without an optimizer step."""
     return bool(trainer.fit_loop._should_accumulate())
 
 
 def logged_steps(trainer: L.Trainer) -> int:
-    """Return the step that Lightning logs at: batches that were followed by an optimizer step."""
+    """Return the step at which Lightning logs: batches that were followed by an optimizer step."""
     return int(trainer.fit_loop.epoch_loop._batches_that_stepped)
 
 
 def should_log_now(trainer: L.Trainer) -> bool:
-    """Return whether ``log_every_n_steps`` has something logged at the current step."""
+    """Return whether ``log_every_n_steps`` logs at the current step."""
     return bool(trainer._logger_connector.should_update_logs)
 
 
@@ -46,20 +46,20 @@ def max_epochs_with_steps(trainer: L.Trainer) -> int:
 
 
 def epoch_is_over(trainer: L.Trainer) -> bool:
-    """Return whether the batch that was trained is the last one of its epoch."""
+    """Return whether the batch in training is the last one of its epoch."""
     return bool(trainer.fit_loop.epoch_loop._num_ready_batches_reached())
 
 
 def may_stop_early(trainer: L.Trainer) -> bool:
-    """Return whether ``min_steps`` and ``min_epochs`` let a training end that was told to stop."""
+    """Return whether ``min_steps`` and ``min_epochs`` allow a stopped training to end."""
     return bool(trainer.fit_loop._can_stop_early)
 
 
 def finish_restart(trainer: L.Trainer) -> None:
-    """Have the rest of a resumed epoch treated as any other.
+    """Treat the rest of a resumed epoch like any other.
 
-    Lightning takes all of it for restarted, and would leave out what is done at its end: the schedulers that
-    go by a metric.
+    Otherwise Lightning would regard all of it as restarted, and skip the work at its end: the schedulers that
+    use a metric.
     """
     trainer.fit_loop._restarting = False
 
@@ -67,14 +67,14 @@ def finish_restart(trainer: L.Trainer) -> None:
 def on_batch_over(
     trainer: L.Trainer, pre_hook: Callable[[bool], None], post_hook: Callable[[], None]
 ) -> None:
-    """Have functions called around the end of each batch, when it is over for Lightning.
+    """Register functions that are called around the end of each batch.
 
-    No callback is called then: ``on_train_batch_end`` comes before the batch is counted, before the module's
-    own hook and before a validation that is due, ``on_train_batch_start`` after the next batch was drawn.
+    No callback hook is called there: ``on_train_batch_end`` precedes the counting of the batch, the module's
+    own hook and a due validation, ``on_train_batch_start`` follows the drawing of the next batch.
 
     Args:
-        trainer: Whose training it is.
-        pre_hook: Called with whether a validation is due, which calls no hook where there are no data for it.
+        trainer: Trainer of the training.
+        pre_hook: Called with whether a validation is due; such a validation calls no hook if it has no data.
         post_hook: Called when the batch has been counted and the validation is done.
     """
     loop = trainer.fit_loop.epoch_loop
@@ -90,7 +90,7 @@ def on_batch_over(
 
 
 def restore_metrics(trainer: L.Trainer, metrics: Mapping[str, Tensor]) -> None:
-    """Put logged metrics back: schedulers and callbacks go by them, and checkpoints do not hold them."""
+    """Restore logged metrics, which schedulers and callbacks use and checkpoints do not contain."""
     trainer._logger_connector._callback_metrics.update(metrics)
 
 
@@ -118,45 +118,45 @@ def resume_weight_averaging(trainer: L.Trainer) -> None:
 def dump_checkpoint(trainer: L.Trainer) -> dict[str, Any]:
     """Return the checkpoint of a training.
 
-    As ``Trainer.save_checkpoint`` writes it, but for its end, where ranks wait for each other: one that could
-    not write would not come.
+    As ``Trainer.save_checkpoint``, except for its end, where ranks wait for each other: a rank that could not
+    write would not arrive.
     """
     state: dict[str, Any] = trainer._checkpoint_connector.dump_checkpoint(False)
     return state
 
 
 def disable_signal_handlers(trainer: L.Trainer) -> None:
-    """Have a Trainer neither handle signals nor look for checkpoints by itself: both are the agent's."""
+    """Disable the Trainer's signal handlers and search for checkpoints; the agent does both."""
     # Lightning would end the run on SIGTERM (and requeue it under Slurm)
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    # with several ranks it would ask them all at every batch, and wait for the GPU
+    # with several ranks it would communicate at every batch, and wait for the GPU
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-    # under Slurm, or with a callback for it, it would go on from what others left in this folder
+    # under Slurm, or with a callback for it, it would resume from other files in this folder
     trainer._checkpoint_connector._select_ckpt_path = (  # type: ignore[method-assign]
         lambda state_fn, ckpt_path, **kwargs: ckpt_path
     )
 
 
 def set_rank(rank: int) -> None:
-    """Say which of several processes this one is, which Lightning reads when it is imported."""
+    """Set the rank of this process, which Lightning reads when it is imported."""
     from lightning.fabric.utilities.rank_zero import rank_zero_only
 
     rank_zero_only.rank = rank  # type: ignore[attr-defined]
 
 
 def logs_hyperparameters(module: L.LightningModule | L.LightningDataModule) -> bool:
-    """Return whether ``save_hyperparameters`` was told to have them logged."""
+    """Return whether ``save_hyperparameters`` has requested logging."""
     return bool(module._log_hyperparams)
 
 
 def last_of_metric(value: Any) -> Any:
-    """Return what a metric of torchmetrics gave for its newest batch, or None; another value as it is."""
+    """Return the value of a torchmetrics metric for its newest batch, or None; other values unchanged."""
     return value._forward_cache if isinstance(value, Metric) else value
 
 
 def size_of_batch(batch: Any) -> int:
-    """Return the number of items that Lightning takes a batch to have where the module does not say it."""
+    """Return the batch size that Lightning infers if the module does not give it."""
     with warnings.catch_warnings():
-        # it has warned of what it cannot tell for sure itself
+        # it warns about ambiguous sizes
         warnings.simplefilter("ignore")
         return extract_batch_size(batch)

@@ -1,7 +1,6 @@
-"""The loggers that a spec's ``trainer.logger`` names: checked, and made for a run under its name.
+"""The loggers in a spec's ``trainer.logger``: checked, and created for a run under its name.
 
-They are Lightning's own; what is particular to each kind of them is said here. When a run opens and closes
-them is trackers.py's affair.
+They are Lightning's own; this module has the details of each kind. ``trackers.py`` opens and closes them.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ OUTCOME = "tempopt.outcome"
 _ID = "tempopt.id"
 _KEYS = ("class_path", "init_args", "dict_kwargs")
 _EXAMPLE = "{class_path: lightning.pytorch.loggers.TensorBoardLogger, init_args: {save_dir: logs}}"
-# A server that is away, or accepts and says nothing, is not worth a run's lease, of which MLflow's own
-# patience of eight times two minutes takes more than there is; for more, set these.
+# A server that is away or does not respond must not cost a run its lease; MLflow's default of eight retries
+# of two minutes would. Set these variables for longer timeouts.
 _PATIENCE = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -50,11 +49,11 @@ class RunEnd:
     """How an attempt at a run ended.
 
     Args:
-        state: ``complete``, ``pruned`` or ``diverged`` for good; ``interrupted``, to be continued;
-            ``failed``: it raised.
-        step: Step that was logged last.
-        value: The metric that counts, as validated last; NaN if it never was.
-        hyperparameters: Those that it was begun with.
+        state: ``complete``, ``pruned`` or ``diverged`` (final); ``interrupted`` (will be continued);
+            ``failed`` (it raised).
+        step: Last logged step.
+        value: Last validated metric of the study; NaN if there is none.
+        hyperparameters: Hyperparameters logged at the start.
     """
 
     state: State
@@ -64,25 +63,25 @@ class RunEnd:
 
     @property
     def status(self) -> str:
-        """Lightning's word for it: to be pruned, or to diverge, is no failure."""
+        """Lightning's status; a pruned or diverged run did not fail."""
         return "failed" if self.state == "failed" else "success"
 
 
 class LoggerAdapter:
-    """How runs are named, opened and closed in a logger of which only Lightning's interface is known.
+    """Names, opens and closes runs in a logger of which only Lightning's interface is known.
 
-    A subclass has what is particular to one kind of logger.
+    Subclasses implement the details of one kind of logger.
 
     Attributes:
-        package: What it needs; empty if nothing.
-        reserved_arguments: Those that tell one run from another, and so are not the spec's to give.
+        package: Required package; empty if there is none.
+        reserved_arguments: Arguments that identify a run, and therefore cannot be set by the spec.
     """
 
     package: ClassVar[str] = ""
     reserved_arguments: ClassVar[tuple[str, ...]] = ()
 
     def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        """Return the logger's arguments for the run's name and group, which override given ones."""
+        """Return the logger's arguments for the run's name and group, which override those of the spec."""
         return {}
 
     def open(self, logger: Any, label: RunLabel, *, start: int, is_retry: bool) -> None:
@@ -90,16 +89,16 @@ class LoggerAdapter:
 
         Args:
             logger: The logger.
-            label: What the run is called.
+            label: Name of the run.
             start: Step that is logged next.
-            is_retry: Whether it may be there from an earlier attempt.
+            is_retry: Whether an earlier attempt may have created it.
         """
-        # as Lightning would
+        # as Lightning does
         if hasattr(logger, "experiment"):
             _ = logger.experiment
 
     def close(self, logger: Any, outcome: RunEnd) -> None:
-        """Log how the run ended; the logger is finalized after that."""
+        """Log the end of the run; the logger is finalized afterwards."""
         logger.log_hyperparams({OUTCOME: outcome.state})
 
 
@@ -114,11 +113,11 @@ class _TensorBoard(LoggerAdapter):
     reserved_arguments = ("version",)
 
     def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        # the placeholder would be shown as the run's value until its end
+        # otherwise a placeholder would be shown as the run's value until its end
         return {"default_hp_metric": False, **_version_arguments(arguments, label)}
 
     def open(self, logger: TensorBoardLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
-        # what was written beyond the checkpoint is taken back
+        # removes records after the checkpoint
         logger._kwargs.setdefault("purge_step", start)
         _ = logger.experiment
 
@@ -134,9 +133,9 @@ class _Csv(LoggerAdapter):
         return _version_arguments(arguments, label)
 
     def open(self, logger: CSVLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
-        rows = [row for row in _rows(logger.log_dir) if int(row["step"]) < start]
+        rows = [row for row in _read_rows(logger.log_dir) if int(row["step"]) < start]
         with warnings.catch_warnings():
-            # Lightning deletes what is there, and says so
+            # Lightning deletes existing files, and warns about it
             warnings.filterwarnings("ignore", "Experiment logs directory .* exists", UserWarning)
             experiment = logger.experiment
         for row in rows:
@@ -150,12 +149,12 @@ class _Wandb(LoggerAdapter):
     reserved_arguments = ("version", "id", "experiment")
 
     def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        return {"name": label.run, "group": label.study, "job_type": label.kind, "id": _id(label)}
+        return {"name": label.run, "group": label.study, "job_type": label.kind, "id": _run_id(label)}
 
     def open(self, logger: WandbLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         import wandb
 
-        # one that got lost, to which this run would be logged
+        # an open run of a lost logger would receive the logs of this run
         if wandb.run is not None:
             wandb.finish(exit_code=1)
         _ = logger.experiment
@@ -171,19 +170,19 @@ class _MLFlow(LoggerAdapter):
     reserved_arguments = ("run_id",)
 
     def label_arguments(self, arguments: Mapping[str, Any], label: RunLabel) -> dict[str, Any]:
-        tags = {**(arguments.get("tags") or {}), _ID: _id(label), "tempopt.service": label.study}
+        tags = {**(arguments.get("tags") or {}), _ID: _run_id(label), "tempopt.service": label.study}
         return {"experiment_name": label.study, "run_name": label.run, "tags": tags}
 
     def open(self, logger: MLFlowLogger, label: RunLabel, *, start: int, is_retry: bool) -> None:
         client = logger._mlflow_client
         name = logger._experiment_name
         if client.get_experiment_by_name(name) is None:
-            # other workers are about to do the same
+            # other workers may create it at the same time
             with contextlib.suppress(Exception):
                 client.create_experiment(name, artifact_location=logger._artifact_location)
         experiment = client.get_experiment_by_name(name)
         if is_retry and experiment is not None:
-            runs = client.search_runs([experiment.experiment_id], f"tags.`{_ID}` = '{_id(label)}'")
+            runs = client.search_runs([experiment.experiment_id], f"tags.`{_ID}` = '{_run_id(label)}'")
             if runs:
                 logger._run_id = runs[0].info.run_id
                 client.update_run(logger._run_id, status="RUNNING")
@@ -201,14 +200,14 @@ _ADAPTERS: dict[type[Logger], LoggerAdapter] = {
 }
 
 
-def _id(label: RunLabel) -> str:
-    """Return a name for the run that no other run of any study has, the same for all attempts at it."""
+def _run_id(label: RunLabel) -> str:
+    """Return a name that is unique over all studies, the same for all attempts at the run."""
     text = "\n".join((label.study, label.study_created_at, label.run))
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
-def _rows(folder: str) -> list[dict[str, str]]:
-    """Return what a CSVLogger has written into a folder, none if nothing."""
+def _read_rows(folder: str) -> list[dict[str, str]]:
+    """Return the rows that a CSVLogger has written into a folder."""
     path = f"{folder}/metrics.csv"
     fs = get_filesystem(path)
     if not fs.isfile(path):
@@ -218,14 +217,14 @@ def _rows(folder: str) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GivenLogger:
-    """A logger that a spec gives, checked and not made yet.
+class LoggerConfig:
+    """A checked logger of the spec that is not yet created.
 
     Args:
-        path: Where in the spec.
+        path: Path in the spec.
         cls: Its class.
         arguments: Its ``init_args``.
-        more: Its ``dict_kwargs``: what it hands on to the tracker unseen.
+        more: Its ``dict_kwargs``, which it passes on to the tracker unchecked.
     """
 
     path: str
@@ -235,26 +234,26 @@ class GivenLogger:
 
     @property
     def tracker(self) -> str:
-        """What tells it from others: the same class with the same arguments reaches the same server."""
+        """Identifies the tracker: the same class with the same arguments uses the same server."""
         return repr((self.path, self.cls, self.arguments.init_args, dict(self.more)))
 
     @property
     def kind(self) -> LoggerAdapter:
-        """What is particular to it."""
+        """The adapter of its kind."""
         adapters = (adapter for cls, adapter in _ADAPTERS.items() if issubclass(self.cls, cls))
         return next(adapters, LoggerAdapter())
 
     def make(self, label: RunLabel) -> Logger:
-        """Return a new logger for the run of that name.
+        """Return a new logger for the run of that label.
 
         Raises:
-            SpecError: The package that it needs is not installed.
+            SpecError: A required package is not installed.
         """
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         arguments = {**self.arguments.values({}), **self.more}
         run_arguments = self.kind.label_arguments(arguments, label)
-        # tags are added to, all else is left as it was given
+        # tags are extended, other arguments are kept as given
         kept_arguments = {name: value for name, value in arguments.items() if name != "tags"}
         try:
             return self.cls(**{**arguments, **run_arguments, **kept_arguments})
@@ -269,8 +268,8 @@ class GivenLogger:
             ) from error
 
 
-def loggers_given(value: object) -> tuple[list[GivenLogger], list[str]]:
-    """Return the loggers that ``trainer.logger`` gives, and a line for each thing that is wrong with it."""
+def parse_loggers(value: object) -> tuple[list[LoggerConfig], list[str]]:
+    """Return the loggers in ``trainer.logger``, and a line for each error."""
     if value is None or value is False:
         return [], []
     loggers, faults = [], []
@@ -283,8 +282,8 @@ def loggers_given(value: object) -> tuple[list[GivenLogger], list[str]]:
     return loggers, faults
 
 
-def _parse_logger(value: object, path: str) -> GivenLogger:
-    # before all that repeats what is given
+def _parse_logger(value: object, path: str) -> LoggerConfig:
+    # before any message that repeats values
     check_no_secrets(value, path)
     if value is True:
         raise SpecError(
@@ -305,7 +304,7 @@ def _parse_logger(value: object, path: str) -> GivenLogger:
         class_path = f"lightning.pytorch.loggers.{class_path}"
     cls = load_class(class_path, base=Logger, where=f"{path}.class_path")
     init_args, dict_kwargs = settings.get("init_args") or {}, settings.get("dict_kwargs") or {}
-    logger = GivenLogger(path=path, cls=cls, arguments=Arguments(path, cls, init_args), more=dict_kwargs)
+    logger = LoggerConfig(path=path, cls=cls, arguments=Arguments(path, cls, init_args), more=dict_kwargs)
     for name in logger.kind.reserved_arguments:
         if init_args.get(name, dict_kwargs.get(name)) is not None:
             raise SpecError(

@@ -1,7 +1,7 @@
-"""How long the parts of a run take: measured on some steps of it, before a study begins.
+"""Measure the duration of the parts of a run, on some of its steps, before a study begins.
 
-The Trainer is the spec's own and the training is ended early, so that steps, data and schedules are those of
-a run. What a whole run takes follows from these parts (``tempopt.verdict.planned_runs``).
+The Trainer is that of the spec and the training is ended early, so steps, data and schedules are those of a
+run. ``tempopt.verdict.planned_runs`` computes the duration of a whole run from these parts.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ _STEPS = 60
 _FEWEST = 5
 _STEP_SECONDS = 20.0
 _EVALUATION_SECONDS = 30.0
-# the first evaluation may set up data, which the many at the end of a run do not
+# the first evaluation may set up data, unlike the later ones of a run
 _TWICE_BELOW = 3.0
 
 Clock = Callable[[], float]
 
 
 class StepTimer(LightningCallback):
-    """Times optimizer steps, without the validations between them.
+    """Times optimizer steps without the validations between them.
 
     Args:
         clock: Returns seconds.
 
     Attributes:
-        first: When the first batch was over; None before.
-        batches: Batches that were trained.
-        evaluated: Batches of the newest evaluation.
+        first: Time of the end of the first batch; None before.
+        batches: Number of trained batches.
+        evaluated: Number of batches of the newest evaluation.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,7 +62,7 @@ class StepTimer(LightningCallback):
 
     @property
     def step(self) -> float:
-        """Median seconds of a step after the warm-up; of all, where there are too few."""
+        """Median seconds per step after the warm-up; over all steps if there are too few."""
         timed_steps = self._timed[_WARM_UP:]
         counted_steps = timed_steps if len(timed_steps) >= _FEWEST else self._timed
         return median(seconds for _, seconds in counted_steps) if counted_steps else 0.0
@@ -87,11 +87,11 @@ class StepTimer(LightningCallback):
 
 
 def measure(request: RunRequest, ranks: Ranks = ALONE, *, clock: Clock = time.monotonic) -> Finished:
-    """Train some steps of a run and evaluate it, and return what each of its parts takes.
+    """Train some steps of a run and evaluate it, and return the duration of each part.
 
     Args:
-        request: The run; its evaluations say on which data runs are evaluated.
-        ranks: Who train it together.
+        request: The run; its evaluations name the data.
+        ranks: The processes that train it.
         clock: Returns seconds.
     """
     start_time, channel = clock(), LocalChannel()
@@ -113,7 +113,7 @@ def _time_run(run: LightningRun, channel: LocalChannel, start_time: float, clock
     channel.should_stop = lambda: timer.enough
     run.fit()
     assert timer.first is not None, "a training without a batch passed the dry run"
-    # a training that is ended has its validations taken away
+    # ending a training sets this to 0
     run.trainer.limit_val_batches = data
     validate = _time_evaluation(run, channel, timer, "validate", clock)
     tests = any(evaluation.on == "test" for evaluation in request.evaluations)
@@ -137,7 +137,7 @@ def _build_finished_message(run: LightningRun, times: Times) -> Finished:
 def _time_evaluation(
     run: LightningRun, channel: LocalChannel, timer: StepTimer, split: Any, clock: Clock
 ) -> float:
-    """Return the seconds of one evaluation, estimated from its first batches if it takes long."""
+    """Return the seconds of one evaluation, extrapolated from its first batches if it takes long."""
     seconds = 0.0
     for _ in range(2):
         start_time = clock()
@@ -168,13 +168,13 @@ def _count_validations(trainer: L.Trainer, batches: int) -> tuple[int, bool]:
 
 
 def validations(batches: int, *, check: float, epoch: float, every_n_epochs: int | None) -> tuple[int, bool]:
-    """Return how often a training validates, and whether it does so after its last batch.
+    """Return the number of validations of a training, and whether the last follows its last batch.
 
     Args:
         batches: Batches of the whole training.
-        check: Batches between validations.
-        epoch: Batches of an epoch.
-        every_n_epochs: Validate in each of so many epochs; None: batches are counted on from epoch to epoch.
+        check: Number of batches between validations.
+        epoch: Number of batches per epoch.
+        every_n_epochs: Number of epochs per validation; None: batches are counted across epochs.
     """
     if every_n_epochs is None:
         return int(batches // check), batches % check == 0

@@ -1,6 +1,6 @@
-"""What an agent and a worker say to each other: plain data, sent as JSON, never pickled.
+"""Messages between an agent and a worker: plain data, sent as JSON, never pickled.
 
-Knows neither torch nor Lightning, so that an agent can speak it without loading either.
+Independent of torch and Lightning, so that an agent need not load them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from tempopt.temperature.learned import Learns
 
 INT32 = struct.Struct("=i")
-"""A length, a process id or an exit status, as the fork server and its clients send it."""
+"""A length, a process id or an exit status, as exchanged by the fork server and its clients."""
 
 LOG = "log.txt"
-"""What a run printed, in the run's folder."""
+"""File in the run's folder with its output."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +44,16 @@ class Evaluation:
 
 
 LEARNED_CURVE = "learned/"
-"""Before the name of a temperature, in the name of the curve that it takes while it is learned."""
+"""Prefix of the curve of a learned temperature; its name follows."""
 
 CONTROLLED_CURVE = "controlled/"
-"""Before the number of a layer, in the name of the curve that its temperature takes under control."""
+"""Prefix of the curve of a controlled temperature; the number of its layer follows."""
 
 MOMENTS = ("start", "middle", "end")
-"""When maps of attention are made: in the first step of a training, the one in its middle, and its last."""
+"""When maps of attention are made: in the first, the middle and the last step of a training."""
 
 UnitKind = Literal["items", "batches"]
-"""What an evaluation of a trained model tells the metric of."""
+"""Unit of the metric in an evaluation of a trained model."""
 UNIT_KINDS: tuple[UnitKind, ...] = ("items", "batches")
 
 
@@ -73,9 +73,9 @@ class CheckpointRef:
 
     Args:
         step: Optimizer step at which it was written.
-        url: Where it lies, absolute (an fsspec URL).
-        digest: Hash of its bytes; a file with another one is damaged.
-        size: Its bytes.
+        url: Absolute fsspec URL of the file.
+        digest: Hash of its bytes; a file with another hash is damaged.
+        size: Size in bytes.
     """
 
     step: int
@@ -86,11 +86,11 @@ class CheckpointRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLabel:
-    """What a run is called where people look at it: in the trackers of ``trainer.logger``.
+    """Name of a run for people, in the trackers of ``trainer.logger``.
 
     Args:
         study: Name of its study.
-        study_created_at: When the study was created, as text; another database may have one of its name.
+        study_created_at: When the study was created, as text; another database may have a study of that name.
         run: Name of the run in its study, as in ``search-0012``.
         kind: Kind of its ticket.
         arm: Arm of its ticket.
@@ -118,29 +118,29 @@ class RunMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest(RunMessage):
-    """One run: a parameter set and a seed, by value.
+    """One run, by value: a parameter set and a seed.
 
     Args:
-        program: What is trained.
+        program: The program to train.
         parameters: Name to value: a temperature parameter or an init argument of the model as a bare
             name, ``data.x`` and ``trainer.x`` dotted. Overrides the program's own values.
         seed: Seed of the run.
-        evaluations: Measured at the end, after training.
-        folder: Local folder for the log of this ticket, or None to keep none.
-        checkpoints: fsspec URL of a folder for the checkpoints of this ticket, or None to keep none.
-        checkpoint_every: Seconds between checkpoints; None: at every validation, and at the latest
-            five minutes after the one before.
-        resume: Checkpoints to go on from, newest first: the first that is there, whole and of this run
-            is used. None of them: the run begins at its beginning.
-        task: ``train``; ``dry_run``: train two steps and validate once, to find what can only be seen
-            by running; ``check``: only build what the program names; ``time``: train some steps and evaluate,
-            to measure what a run takes.
-        learns: Whether a dry run tries to learn the temperatures, too, and of what kind.
-        space: Searched name to values that stand for all it may get; dry_run and check try them.
-        memory_share: Share of a card's memory that the run may take, in (0, 1]; None: no cap.
-        observe: Whether its attention is looked at a few times, for the curves that come with its end.
-        maps: Whether maps of the attention of its heads come with its end, too.
-        label: What it is called in the loggers of the program; None to log nothing.
+        evaluations: Evaluations after training.
+        folder: Local folder for the log of this ticket; None for no log.
+        checkpoints: fsspec URL of a folder for the checkpoints of this ticket; None for no checkpoints.
+        checkpoint_every: Seconds between checkpoints; None: at every validation, and at most five minutes
+            apart.
+        resume: Checkpoints to resume from, newest first: the first one that exists, is complete and is of
+            this run is used. If there is none, the run begins from step 0.
+        task: ``train``; ``dry_run``: train two steps and validate once, to find errors at run time;
+            ``check``: only build the objects of the program; ``time``: train some steps and evaluate, to
+            measure the duration of a run.
+        learns: Whether a dry run also tests learned temperatures, and of which kind.
+        space: Searched name to probe values, which dry_run and check test.
+        memory_share: Share of a GPU's memory that the run may use, in (0, 1]; None for no limit.
+        observe: Whether its attention is observed, for curves in its end message.
+        maps: Whether its end message also has maps of the attention of its heads.
+        label: Name in the loggers of the program; None to log nothing.
     """
 
     program: Program
@@ -193,20 +193,20 @@ AnyRequest = RunRequest | ProgramRequest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """The worker process is warm; said once, before all else."""
+    """The worker process is warm; sent once, before all other messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started(RunMessage):
-    """The run has begun: where, and from which optimizer step of how many.
+    """The run has begun: its device, and its first optimizer step and total number of steps.
 
     Args:
-        reports: History that the checkpoint carries, ``[[step, value], ...]``; an agent that died
-            may have missed the newest.
-        device: What it trains on, for a person: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
-        precision: Lightning's name of the precision that is in force, as in ``bf16-mixed``.
+        reports: History in the checkpoint, ``[[step, value], ...]``; an agent that died may have missed the
+            newest ones.
+        device: Its device as text: ``NVIDIA H200 (cuda:0)``, ``2 x NVIDIA H200``, ``cpu``.
+        precision: Lightning's name of the precision, such as ``bf16-mixed``.
         code: As :attr:`tempopt.storage.run_code.RunCode.text`.
-        notes: What a person should know: a checkpoint that was damaged, one that is not there.
+        notes: Notes for a person, such as a damaged or missing checkpoint.
     """
 
     step: int
@@ -221,11 +221,11 @@ class Started(RunMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage(RunMessage):
-    """One part of a dry run is over.
+    """One part of a dry run is complete.
 
     Args:
-        what: What was done, for a person.
-        seconds: How long it took.
+        what: Description of the part for a person.
+        seconds: Duration of the part.
     """
 
     what: str
@@ -241,7 +241,7 @@ class Progress(RunMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report(RunMessage):
-    """One validation: the metric that counts and all others that were logged."""
+    """One validation: the metric of the study and all other logged metrics."""
 
     step: int
     value: float
@@ -250,7 +250,7 @@ class Report(RunMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSaved(RunMessage):
-    """A checkpoint is there, whole."""
+    """A checkpoint was written completely."""
 
     saved: CheckpointRef
 
@@ -260,7 +260,7 @@ class CheckpointFailed(RunMessage):
     """A checkpoint could not be written; the run continues without it.
 
     Args:
-        why: What the disk or the object store says.
+        why: Message of the disk or the object store.
     """
 
     why: str
@@ -268,15 +268,15 @@ class CheckpointFailed(RunMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What the parts of a run take, in seconds.
+    """Durations of the parts of a run in seconds.
 
     Args:
-        start: From building its objects to its first step; of a frozen model, all of it.
+        start: From creating its objects to its first step; of a frozen model, everything.
         step: One optimizer step.
         steps: Optimizer steps of a whole run.
         validate: One pass over the validation data.
-        validations: Passes in the course of a whole run.
-        ends_validated: Whether one of them comes after the last step.
+        validations: Number of passes during a whole run.
+        ends_validated: Whether one of them follows the last step.
         test: One pass over the test data; 0 if runs are not tested.
     """
 
@@ -291,7 +291,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished(RunMessage):
-    """The end of a run in good order.
+    """A run has ended without failure.
 
     Args:
         state: ``complete``, ``stopped`` (the agent's stop message) or ``diverged`` (NaN or inf).
@@ -300,20 +300,20 @@ class Finished(RunMessage):
         seconds: Wall-clock seconds from building to the end, of this attempt.
         reports: Every report up to here, those of earlier attempts included: ``[[step, value], ...]``.
         checkpoint_seconds: Part of ``seconds`` that went into writing checkpoints.
-        notes: What a person should know, as of a tracker that was lost.
-        peak_memory: Most bytes that the run had allocated on one card; None where there is none.
-        curves: What was observed over training: name to ``[[step, value], ...]``; empty unless complete.
-        maps: What heads attend to (``tempopt.training.attention_maps``), as plain data; None: not looked at.
-        times: What its parts take; None unless that was the task.
-        initial_temperatures: Of a check: the named temperatures that the module has.
-        evaluated: Of a dry run: the named temperatures that the metric reads in evaluation; None if that
-            was not tried.
-        trained: Of a dry run: the named temperatures that the module's own optimizers train; None if that
-            was not tried.
+        notes: Notes for a person, such as a lost tracker.
+        peak_memory: Peak of allocated bytes on one GPU; None without a GPU.
+        curves: Observations over training: name to ``[[step, value], ...]``; empty unless complete.
+        maps: Maps of attention (``tempopt.training.attention_maps``), as plain data; None if not observed.
+        times: Durations of its parts; None unless requested by the task.
+        initial_temperatures: Of a check: the named temperatures of the module.
+        evaluated: Of a dry run: the named temperatures that the metric reads in evaluation; None if not
+            tested.
+        trained: Of a dry run: the named temperatures that the module's own optimizers train; None if not
+            tested.
         not_learned: Of a dry run: why its temperatures cannot be learned; None if they can.
         not_resumed: Of a dry run: why a resumed run starts again; None if it goes on, or was not tried.
-        log_lost: Why some of what the run printed is not in its log; empty if all is, None if it printed
-            nothing.
+        log_lost: Why part of the output is not in its log; empty if the log is complete, None if there was no
+            output.
     """
 
     state: Literal["complete", "stopped", "diverged"]
@@ -338,12 +338,12 @@ class Finished(RunMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failed(RunMessage):
-    """The run could not be carried through.
+    """A run has failed.
 
     Args:
-        kind: ``usage`` (the spec is wrong: nothing will help but changing it), ``error`` (the user's
-            code raised), ``gpu_memory`` (a card's memory did not suffice), ``disk`` (no space, over quota,
-            read-only or not permitted), or ``infrastructure`` (out of other memory, killed, lost).
+        kind: ``usage`` (the spec is wrong and has to be changed), ``error`` (the user's code raised),
+            ``gpu_memory`` (GPU memory exhausted), ``disk`` (no space, over quota, read-only or not
+            permitted), or ``infrastructure`` (other memory exhausted, killed, lost).
         message: One paragraph for a person.
         traceback: The traceback, or an empty string.
         log_lost: As for Finished.
@@ -357,10 +357,10 @@ class Failed(RunMessage):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop(RunMessage):
-    """Agent to worker: end this run at the next step, in good order.
+    """Agent to worker: end this run gracefully at the next step.
 
     Args:
-        keep: Whether a checkpoint is to be written first, so that a later attempt goes on from there.
+        keep: Whether to write a checkpoint first, from which a later attempt resumes.
     """
 
     keep: bool = False
@@ -409,21 +409,21 @@ def decode(line: bytes) -> Message:
 
 
 class Channel(Protocol):
-    """Where a run's messages go, and where the wish to stop it comes from."""
+    """Transport of a run's messages and of the stop request."""
 
     def send(self, message: Message) -> None:
         """Send one message to the agent."""
 
     def stop(self, request: RunMessage) -> Stop | None:
-        """Return the agent's wish that this run end, if there is one."""
+        """Return the agent's stop request, if there is one."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LocalChannel:
-    """The channel of a run that is only tried.
+    """The channel of a dry run.
 
     Args:
-        send: Takes its messages; by default they are dropped.
+        send: Receives its messages; by default they are dropped.
         should_stop: Returns whether the run is to end at the next step.
     """
 
@@ -431,5 +431,5 @@ class LocalChannel:
     should_stop: Callable[[], bool] = lambda: False
 
     def stop(self, request: RunMessage) -> Stop | None:
-        """Return the wish to end, once it is time."""
+        """Return a stop request once ``should_stop`` is true."""
         return Stop(ticket=request.ticket, attempt=request.attempt) if self.should_stop() else None

@@ -1,6 +1,6 @@
 """TemperedModule, the LightningModule whose attention temperature is a set of init arguments.
 
-It owns the plan and the state of progress; callbacks.py moves the progress while a Trainer runs.
+It holds the plan and the training progress; callbacks.py updates the progress while a Trainer runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tempopt.temperature.ranges import check_number
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback, check_validate_at
 from tempopt.training.entropy_control import PlannedControl
 
-# A number that attend read would be compiled into the graph: these are written into tensors instead.
+# A Python number that attend reads would be compiled into the graph, so these are tensors.
 _BUFFER_NAMES = (
     "inverse_temperature",
     "auxiliary_weight",
@@ -59,8 +59,8 @@ _BUFFER_NAMES = (
 class TemperedModule(L.LightningModule):
     """A LightningModule with the temperature of its attention as searchable init arguments.
 
-    A subclass takes its own arguments and hands on the rest, calls :meth:`attend` wherever it
-    attends, and is used with a plain ``lightning.Trainer``:
+    A subclass passes on the arguments that it does not define, calls :meth:`attend` wherever it attends, and
+    is used with a plain ``lightning.Trainer``:
 
     .. code-block:: python
 
@@ -68,10 +68,10 @@ class TemperedModule(L.LightningModule):
             def __init__(self, d_model: int = 64, lr: float = 1e-3, **temperature: Any) -> None:
                 super().__init__(num_layers=2, **temperature)
 
-    A temperature of its own code beside attention, as that of a loss, is declared by
+    A temperature of its own code outside attention, such as that of a loss, is declared by
     :meth:`register_temperature` and read by :meth:`temperature`.
 
-    All arguments, the subclass's too, are saved as hyperparameters, so that
+    All arguments, including the subclass's, are saved as hyperparameters, so that
     ``MyModule.load_from_checkpoint(path)`` and ``MyModule(**best)`` need no tempopt service.
 
     Args:
@@ -87,56 +87,56 @@ class TemperedModule(L.LightningModule):
         length_scaling: Name of a factor on 1/tau by the number of keys a query sees, in
             :data:`tempopt.temperature.LENGTH_SCALINGS`.
         n0: Number of keys up to, or at, which it has no effect, > 1; of ``llama4`` the distance of its steps.
-        entropy_lambda: Weight of the attention entropy in the loss: > 0 rewards entropy, < 0 punishes it; at
-            the start of training, if there is an ``entropy_lambda_final``.
+        entropy_lambda: Weight of the attention entropy in the loss: > 0 rewards entropy, < 0 penalises it; at
+            the start of training if ``entropy_lambda_final`` is set.
         entropy_lambda_final: That weight at the end; None for ``entropy_lambda``.
-        entropy_schedule: Name of the way between them, in :data:`tempopt.temperature.SCHEDULES`.
-        entropy_target: Share of ln n, in [0, 1], to which a weight > 0 draws the entropy; None for none.
-        entropy_control: What the entropy of each layer is to be, a name in
-            :data:`tempopt.temperature.CONTROLS`. Its temperature then begins at ``temperature_init`` and
-            follows what is measured; no ``schedule`` acts.
-        control_level: Share of ln n, in (0, 1), that it is to have; at the end of ``curriculum``.
+        entropy_schedule: Name of the course between them, in :data:`tempopt.temperature.SCHEDULES`.
+        entropy_target: Share of ln n, in [0, 1], to which a weight > 0 moves the entropy; None for no target.
+        entropy_control: Target of the entropy of each layer, a name in :data:`tempopt.temperature.CONTROLS`.
+            The temperature of a layer then begins at ``temperature_init`` and follows the measured entropy;
+            no ``schedule`` acts.
+        control_level: Target share of ln n, in (0, 1); at the end of ``curriculum``.
         control_start: Share of ln n, in (0, 1), at the start of ``curriculum``.
         control_spread: Odds h / (1 - h) of the first layer over the last at the end of ``contrast``, > 0.
         warmup_start: tau at step 0 of ``warmup_anneal``, > 0.
-        warmup_fraction: Share of training that its warm-up takes, in (0, 1).
+        warmup_fraction: Share of training in its warm-up, in (0, 1).
         cycles: Number of cycles of ``cyclic`` and ``triangular``, half-integer.
         power: Exponent of ``polynomial``, > 0.
         num_steps: Number of plateaus of ``step``, >= 2.
         length_power: Exponent of ``log_n_power``, in [0, 4].
         length_slope: Growth of ``yarn`` and ``llama4`` with ln n, >= 0.
-        curvature: How far ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` are from a straight line, > 0.
+        curvature: Deviation of ``inv_sqrt``, ``logarithmic`` and ``sigmoid`` from a straight line, > 0.
         hold_fraction: Share of training, in [0, 1), after which ``hold_anneal`` (None: 0.5) and ``piecewise``
             (None: 0) leave ``temperature_init``.
         num_knots: Number of inner knots of ``piecewise``, 1 to 4; None: up to the last with a temperature.
-        temperature_knot_1: tau at the first of them, > 0; None: there is no such knot.
-        temperature_knot_2: The same of the second one.
-        temperature_knot_3: The same of the third one.
-        temperature_knot_4: The same of the fourth one.
-        temperature_knots: The whole of ``piecewise`` as 2 to 16 pairs ``[progress, tau]``.
-        normaliser: What makes weights of the logits, a name in :data:`tempopt.temperature.NORMALISERS`.
-            ``linear`` takes no temperature but 1, and all but ``softmax`` no ``entropy_lambda``.
+        temperature_knot_1: tau at the first inner knot, > 0; None omits the knot.
+        temperature_knot_2: tau at the second inner knot.
+        temperature_knot_3: tau at the third inner knot.
+        temperature_knot_4: tau at the fourth inner knot.
+        temperature_knots: The complete ``piecewise`` schedule as 2 to 16 pairs ``[progress, tau]``.
+        normaliser: Map from logits to weights, a name in :data:`tempopt.temperature.NORMALISERS`. ``linear``
+            allows only temperature 1, and all but ``softmax`` no ``entropy_lambda``.
         top_k: Number of keys that the normaliser ``top_k`` keeps, >= 1.
-        min_weight: Weight below which the normaliser ``threshold`` makes weights 0, between 0 and 1.
-        window: Number of places, >= 1; a local head sees the keys fewer places away than that.
+        min_weight: Weight below which the normaliser ``threshold`` sets weights to 0, between 0 and 1.
+        window: Distance, >= 1, below which a local head sees keys.
         local_share: Share of the heads of each layer, the first ones, that are local, in [0, 1].
         schedule_args: Numbers by name of a schedule that is a ``package.module:Class``.
-        sampling_temperature: Number that divides the logits of generated tokens, >= 0; 0 for greedy decoding.
-        top_p: Probability, in (0, 1], of the most likely tokens that are drawn from.
+        sampling_temperature: Divisor of the logits of generated tokens, >= 0; 0 for greedy decoding.
+        top_p: Total probability, in (0, 1], of the most likely tokens that are drawn from.
         top_k_tokens: Number of the most likely tokens that are drawn from, >= 0; 0 for all.
-        min_p: Share of the most likely token's probability that a drawn token has, in [0, 1). These four are
-            in :attr:`generation`, for the module to draw tokens with.
+        min_p: Smallest probability of a drawn token, as a share in [0, 1) of the most likely token's. These
+            four are in :attr:`generation`, with which the module draws tokens.
         validate_at: Temperature under which validation and testing run: the plan's ``final``
             one (what is exported) or the ``current`` one.
 
     Under ``torch.compile`` one graph serves every temperature, schedule, layer pattern, ``head_ratio``,
     ``n0``, ``top_k``, ``min_weight``, ``window``, weight and target of the entropy, of this module and of
-    others of its class: what :meth:`attend` reads of them lies in tensors, in float32 or better whatever the
-    type of the weights. Compiled apart are the entropy term (on or off, with a target or without), the kinds
-    of head pattern and length scaling, the normalisers and the numbers of local heads.
+    others of its class: :meth:`attend` reads them from tensors, in float32 or better for any type of the
+    weights. Compiled separately are the entropy term (on or off, with or without a target), the kinds of head
+    pattern and length scaling, the normalisers and the numbers of local heads.
 
     Raises:
-        SpecError: A name is not known, or a value is out of its range.
+        SpecError: A name is unknown, or a value is out of its range.
     """
 
     inverse_temperature: Tensor
@@ -234,7 +234,7 @@ class TemperedModule(L.LightningModule):
 
     @property
     def generation(self) -> GenerationParameters:
-        """The parameters to draw tokens with in validation and testing, as in ``sample(logits, generation)``.
+        """Parameters for drawing tokens in validation and testing, as in ``sample(logits, generation)``.
 
         Raises:
             UsageError: It is read while a Trainer trains.
@@ -242,7 +242,7 @@ class TemperedModule(L.LightningModule):
         try:
             is_training = self.trainer.training
         except RuntimeError:
-            # there is no Trainer
+            # no Trainer is attached
             is_training = False
         if is_training:
             raise UsageError(
@@ -257,10 +257,10 @@ class TemperedModule(L.LightningModule):
         """Put another plan in force, at the progress that training has reached.
 
         Raises:
-            SpecError: if its normaliser is not ``softmax``, and the module has an entropy term.
+            SpecError: Its normaliser is not ``softmax``, and the module has an entropy term.
         """
         _check_entropy_known(self.entropy, parameters)
-        # a plan has a layer at least, which without attention acts on nothing
+        # a plan needs a layer; without attention it has no effect
         self._plan = parameters.plan(self.num_layers or 1)
         self._override_temperatures, self._heads = None, None
         self._head_factors.use(self._plan.heads)
@@ -285,7 +285,7 @@ class TemperedModule(L.LightningModule):
         for name in _BUFFER_NAMES:
             buffer = self._buffers[name]
             assert buffer is not None
-            # another type of the weights does not make it another temperature
+            # converting the weights must not round the temperature
             self._buffers[name] = buffer.detach().to(torch.promote_types(buffer.dtype, torch.float32))
         if self._learning:
             self.learn()
@@ -313,17 +313,17 @@ class TemperedModule(L.LightningModule):
     def register_temperature(self, name: str, initial_temperature: float) -> None:
         """Declare a temperature that the module's own code reads by :meth:`temperature`, as a loss does.
 
-        It is kept in a buffer of the module, ``NAME_temperature``, and so in its checkpoints. A study that
-        has the name under ``temperatures:`` searches its schedule; so does a :class:`tempopt.ValueCallback`
-        for ``NAME_temperature``. To be called in ``__init__``, behind ``super().__init__``.
+        It is stored in a buffer of the module, ``NAME_temperature``, and therefore in its checkpoints. A
+        study with the name under ``temperatures:`` searches its schedule; a :class:`tempopt.ValueCallback`
+        for ``NAME_temperature`` trains one. Call it in ``__init__``, after ``super().__init__``.
 
         Args:
             name: Lower-case letters, digits and underscores, as in ``contrast``.
-            initial_temperature: The temperature τ that the module has without a study, from 1e-6 to 1e6; the
+            initial_temperature: The temperature τ of the module without a study, from 1e-6 to 1e6; the
                 baseline of a study trains at it.
 
         Raises:
-            SpecError: The name or the number is not allowed, or the module has such a buffer already.
+            SpecError: The name or the number is not allowed, or the module already has such a buffer.
         """
         path = registered_path(name)
         if problem := name_problem(name):
@@ -343,12 +343,12 @@ class TemperedModule(L.LightningModule):
         return tuple(self._registered)
 
     def temperature(self, name: str) -> Tensor:
-        """Return a temperature that was registered, shape (), to divide by: that of the training step.
+        """Return a registered temperature at the present training step, shape (), to divide by.
 
-        To be read in every step. Under ``torch.compile`` one graph serves all of its values.
+        Call it in every step. Under ``torch.compile`` one graph serves all of its values.
 
         Raises:
-            SpecError: No temperature was registered by this name.
+            SpecError: No temperature is registered under this name.
         """
         if name not in self._registered:
             remedy = f'Declare it in __init__: self.register_temperature("{name}", 0.5).'
@@ -357,37 +357,37 @@ class TemperedModule(L.LightningModule):
         return self._buffers[registered_path(name)]  # type: ignore[return-value]
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
-        """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
+        """Hold each layer at its own temperature, regardless of the plan, until :meth:`use`.
 
-        They are kept in checkpoints, and validation is under them too.
+        They are stored in checkpoints, and validation uses them too.
 
         Raises:
-            SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
+            SpecError: There is not one number per layer, each from 1e-6 to 1e6.
         """
         self._override_temperatures = check_temperatures(temperatures, self.num_layers)
         self.set_progress(self.progress)
 
     def learn_heads(self) -> HeadTemperatures:
-        """Give each head of attention a temperature of its own, from that in force, and return them.
+        """Give each head of attention its own temperature, starting at the present one, and return them.
 
-        Backward passes leave their gradients. They hold in validation too, until :meth:`use`.
+        Backward passes compute their gradients. They also apply in validation, until :meth:`use`.
         """
         self._heads = HeadTemperatures(self.temperatures, self._plan.heads)
         return self._heads
 
     def learn(self) -> None:
-        """Have backward passes leave the gradient of the temperatures from now on.
+        """Let backward passes compute the gradient of the temperatures from now on.
 
-        A temperature is then learned by what reads :meth:`log_gradients` after a backward pass and calls
+        A caller then learns a temperature by reading :meth:`log_gradients` after a backward pass and calling
         :meth:`set_temperatures`.
         """
         self._learning = True
         require_gradients([self.inverse_temperature])
 
     def log_gradients(self) -> list[float] | None:
-        """Return the gradient with respect to ln τ of each layer, and forget it.
+        """Return and clear the gradient with respect to ln τ of each layer.
 
-        Summed over the backward passes since it was asked last; None if they left none.
+        It is summed over the backward passes since the last call; None if there were none.
         """
         gradient = pop_gradient(self.inverse_temperature)
         if gradient is None:
@@ -402,9 +402,9 @@ class TemperedModule(L.LightningModule):
         self.auxiliary_weight.fill_(loss_scale)
 
     def observed(self, observe: Observe) -> AbstractContextManager[None]:
-        """Return a context in which the queries and keys of each :meth:`attend` are shown to an observer.
+        """Return a context in which an observer receives the queries and keys of each :meth:`attend`.
 
-        Only softmax attention is, and what is compiled is not.
+        Only softmax attention is observed, and no compiled code.
         """
         return self._observers.observer_added(observe)
 
@@ -434,10 +434,11 @@ class TemperedModule(L.LightningModule):
             is_causal: Whether a query sees only keys up to its own position. With local heads and without it,
                 the last query is the last key, as with a key/value cache.
             dropout_p: Dropout probability of the weights; 0 outside training.
-            scale: Factor on the logits that the model has already; None is 1 / sqrt(head dimension).
+            scale: The model's factor on the logits; None is 1 / sqrt(head dimension).
             inverse_temperature: A factor on the plan's 1/tau, broadcasting to (batch, heads, queries, 1), as
-                :mod:`tempopt.attention.modules.learned` makes them; None for the plan's alone.
-            valid_BQ: True where a query is not padding, which the entropy term leaves out; None if none is.
+                from :mod:`tempopt.attention.modules.learned`; None for the plan only.
+            valid_BQ: True where a query is not padding, which the entropy term ignores; None if there is no
+            padding.
 
         Returns:
             Shape (batch, heads, queries, head dimension); not to be changed in place. With
@@ -495,13 +496,13 @@ class TemperedModule(L.LightningModule):
         return {"normaliser": self._plan.normaliser.name, **limits}
 
     def configure_callbacks(self) -> list[L.Callback]:
-        """Add the callbacks that move the temperature, weigh the entropy term and control the entropy."""
+        """Add the callbacks that set the temperature, weigh the entropy term and control the entropy."""
         callbacks: list[L.Callback] = [TemperatureCallback(validate_at=self.validate_at)]
         callbacks += [LossScaleCallback()] if self.entropy.has_term else []
         return [*callbacks, PlannedControl(self.control)] if self.control.controls else callbacks
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the progress, so that a reloaded module has the temperature it was saved with."""
+        """Save the progress, so that a reloaded module has the temperature with which it was saved."""
         checkpoint["tempopt_progress"] = self.progress
         if self._override_temperatures is not None:
             checkpoint["tempopt_temperatures"] = list(self._override_temperatures)
@@ -515,36 +516,36 @@ class TemperedModule(L.LightningModule):
         self.set_progress(checkpoint.get("tempopt_progress", 1.0))
 
 
-def _check_entropy_known(entropy: EntropyParameters, parameters: TemperatureParameters) -> None:
+def _check_entropy_known(entropy: EntropyParameters, temperature_parameters: TemperatureParameters) -> None:
     """Refuse an entropy term beside a normaliser that is not softmax.
 
     Raises:
         SpecError: There is a term, and the weights are not those of softmax.
     """
-    if entropy.has_term and parameters.normaliser != SoftmaxNormaliser.name:
+    if entropy.has_term and temperature_parameters.normaliser != SoftmaxNormaliser.name:
         raise SpecError(
-            f"entropy_lambda={entropy.entropy_lambda!r} cannot be had with normaliser="
-            f'"{parameters.normaliser}": the entropy term is that of softmax, whose weights these are '
-            'not. Give entropy_lambda=0.0, or normaliser="softmax".'
+            f"entropy_lambda={entropy.entropy_lambda!r} is not supported with normaliser="
+            f'"{temperature_parameters.normaliser}": the entropy term is defined for softmax '
+            'only. Give entropy_lambda=0.0, or normaliser="softmax".'
         )
 
 
-def check_controllable(control: ControlParameters, parameters: Mapping[str, Any]) -> None:
-    """Refuse control of the entropy beside a plan that it would not follow.
+def check_controllable(control: ControlParameters, params: Mapping[str, Any]) -> None:
+    """Refuse entropy control beside a plan that it would replace.
 
     Raises:
-        SpecError: There is a target, and a schedule that moves or a normaliser that is not softmax.
+        SpecError: There is a target, and a schedule that changes or a normaliser that is not softmax.
     """
     if not control.controls:
         return
-    normaliser = parameters.get("normaliser", SoftmaxNormaliser.name)
+    normaliser = params.get("normaliser", SoftmaxNormaliser.name)
     if normaliser != SoftmaxNormaliser.name:
         raise SpecError(
-            f'entropy_control="{control.entropy_control}" cannot be had with normaliser='
-            f'"{normaliser}": the entropy that is controlled is that of softmax, whose weights '
-            'these are not. Give entropy_control="none", or normaliser="softmax".'
+            f'entropy_control="{control.entropy_control}" is not supported with normaliser='
+            f'"{normaliser}": control is defined for the entropy of softmax '
+            'only. Give entropy_control="none", or normaliser="softmax".'
         )
-    schedule = parameters.get("schedule", Constant.name)
+    schedule = params.get("schedule", Constant.name)
     if schedule != Constant.name:
         raise SpecError(
             f'schedule="{schedule}" has no effect with entropy_control='
@@ -554,6 +555,6 @@ def check_controllable(control: ControlParameters, parameters: Mapping[str, Any]
 
 
 def _takes_num_layers(cls: type) -> bool:
-    """Return whether a subclass takes ``num_layers`` as an argument, or says itself how many there are."""
+    """Return whether a subclass takes ``num_layers`` as an argument, instead of setting it itself."""
     subclasses = cls.__mro__[: cls.__mro__.index(TemperedModule)]
     return any("num_layers" in inspect.signature(subclass).parameters for subclass in subclasses)

@@ -1,4 +1,4 @@
-"""The named temperatures of one run: numbers of its module with schedules."""
+"""The named temperatures of one run: schedules on numbers of its module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tempopt.attention.attach.number_path import AttributePath, find_number, sug
 from tempopt.attention.attach.values import SAME_AS_FOUND, ValueAttachment, attach_value
 from tempopt.errors import AttachError, SpecError
 from tempopt.spec.program import Program
-from tempopt.temperature import AS_FOUND, registered_path, schedule_of
+from tempopt.temperature import AS_FOUND, named_schedule_params, registered_path
 from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.build import RunComponents
 from tempopt.training.callbacks import TemperedAttention
@@ -23,26 +23,26 @@ from tempopt.training.module import TemperedModule
 from tempopt.training.untempered import Untempered
 from tempopt.training.value_callback import ValueTemperatureCallback
 
-# As large as those of the self-test, in ratio to the temperature as found.
+# as large as in the self-test, as ratios to the temperature as found
 _PERTURBED = (16.0, 1 / 16.0, 1.5)
 
 
 class NamedValues:
-    """Attaches the named temperatures of a program to a module, each at its own parameters.
+    """Attaches the named temperatures of a program to a module, each with its own parameters.
 
     Args:
-        module: Whose numbers they are.
+        module: Module with the numbers.
         values: The section ``temperatures:`` as plain data, by name.
         parameters: All parameters of the run.
         validate_at: As for :class:`tempopt.training.callbacks.TemperatureCallback`.
 
     Attributes:
         attachments: The schedules, by name.
-        callbacks: What moves them over training.
+        callbacks: Callbacks that set them during training.
 
     Raises:
-        AttachError: A number is not there, or cannot be tempered; there is a line for each.
-        SpecError: The module has another temperature than the study takes it to have.
+        AttachError: A number is missing or cannot be tempered; there is a line for each.
+        SpecError: The temperature of the module differs from that in the study.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class NamedValues:
             try:
                 path = settings["value"] or _registered_buffer_path(module, name)
                 self._refuse_twice(find_number(module, path))
-                # as found nothing is written: a module holds that as its precision rounds it
-                schedule = schedule_of(parameters, name)
+                # as found, nothing is written: the module keeps the number with its own rounding
+                schedule = named_schedule_params(parameters, name)
                 attachment = attach_value(module, path, schedule, transform=settings["transform"])
                 self.attachments[name] = attachment
                 _check_found(name, attachment, settings[AS_FOUND])
@@ -86,12 +86,12 @@ class NamedValues:
 
     @property
     def places(self) -> list[str]:
-        """Where the temperatures are: paths of numbers."""
+        """Paths of the numbers."""
         return [layer for attachment in self.attachments.values() for layer in attachment.layers]
 
     @property
-    def initial_values(self) -> dict[str, float]:
-        """The temperatures that the module had, by name."""
+    def initial_temperatures(self) -> dict[str, float]:
+        """The temperatures that the module had at first, by name."""
         return {name: attachment.initial_temperature for name, attachment in self.attachments.items()}
 
     def validate_at(self, temperature: str) -> None:
@@ -104,7 +104,7 @@ class NamedValues:
         """Return a context in which some of the temperatures follow other plans.
 
         Args:
-            parameters: The temperature parameters of each, under their bare names, by its name.
+            parameters: The temperature parameters under their bare names, by temperature.
         """
         plans = {name: self.attachments[name].plan for name in parameters}
         try:
@@ -116,7 +116,7 @@ class NamedValues:
                 self.attachments[name].keep(plan)
 
     def perturb_each(self, names: Sequence[str]) -> Iterator[str]:
-        """Hold each temperature in turn at other values than its own, and yield its name at each."""
+        """Set each temperature in turn to other values than its own, and yield its name at each."""
         for name in names:
             attachment = self.attachments[name]
             plan = attachment.plan
@@ -130,7 +130,7 @@ class NamedValues:
                 attachment.keep(plan)
 
     def detach(self) -> None:
-        """Take the schedules off: the module has what was found again."""
+        """Remove the schedules and restore the numbers as found."""
         for attachment in self.attachments.values():
             attachment.detach()
 
@@ -139,7 +139,7 @@ def attach_attention_temperature(built: RunComponents, program: Program) -> Temp
     """Return the module if it is a TemperedModule, else attach attention's temperature to it.
 
     Raises:
-        AttachError: The temperature cannot be put on this module.
+        AttachError: The temperature cannot be attached to this module.
     """
     module = built.module
     if isinstance(module, TemperedModule):
@@ -163,9 +163,9 @@ def attach_attention_temperature(built: RunComponents, program: Program) -> Temp
 
 
 def other_temperatures(module: L.LightningModule) -> str:
-    """Return how a spec searches a temperature that is not attention's; empty where a module has none.
+    """Return how to search a temperature other than attention's; empty if the module has none.
 
-    Those of a module are what it registers, and numbers that by their names may be temperatures.
+    These are registered temperatures, and numbers whose names suggest a temperature.
     """
     registered_names = module.registered_temperatures if isinstance(module, TemperedModule) else ()
     if registered_names:
@@ -184,7 +184,9 @@ def other_temperatures(module: L.LightningModule) -> str:
 
 
 def _registered_buffer_path(module: L.LightningModule, name: str) -> str:
-    """Return the buffer of a temperature that a module registers by this name; AttachError if it has none."""
+    """Return the buffer of a temperature that the module registers by this name; AttachError if there is
+    none.
+    """
     registered_names = module.registered_temperatures if isinstance(module, TemperedModule) else ()
     if name not in registered_names:
         registered_text = (

@@ -1,4 +1,4 @@
-"""What a worker prints: no full disk turns it into an error. And which errors are those of a disk."""
+"""Output of a worker, which a full disk does not turn into an error; and detection of disk errors."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 from tempopt.training.messages import LOG
 
-# No space, over quota, read-only, not permitted: another attempt succeeds when a person has seen to it.
+# no space, over quota, read-only, not permitted: another attempt succeeds after a person has fixed it
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
-# An error that a data loader's worker process raised arrives as its text alone.
+# An error in a data loader's worker process arrives as text.
 _NUMBER = re.compile(r"\[Errno (\d+)\]")
 
 
 def is_disk_refusal(error: BaseException) -> bool:
-    """Return whether a disk had no space, was read-only or was closed to this user."""
+    """Return whether a disk was full, read-only or not accessible to this user."""
     if not isinstance(error, OSError):
-        # torch's compiler wraps what it was stopped by
+        # torch's compiler wraps the original error
         cause = error.__cause__ or getattr(error, "inner_exception", None)
         return cause is not None and is_disk_refusal(cause)
     if error.errno is not None:
@@ -30,16 +30,16 @@ def is_disk_refusal(error: BaseException) -> bool:
 
 
 class LossyFile(io.FileIO):
-    """A raw file that drops what the system refuses to write.
+    """A raw file that drops the data that the system refuses to write.
 
-    How much was lost is written where it is missing, as soon as there is room again.
+    The number of lost bytes is written in their place as soon as there is space again.
 
     Args:
-        descriptor: Open for writing; stays open.
+        descriptor: Open for writing; it stays open.
 
     Attributes:
-        why: Why the newest of what was dropped since :meth:`forget` was; empty if nothing was, None if
-            nothing was written either.
+        why: Reason of the latest loss since :meth:`forget`; empty if nothing was lost, None if nothing was
+            written.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -49,7 +49,7 @@ class LossyFile(io.FileIO):
         self.why: str | None = None
 
     def write(self, data: Any) -> int:
-        """Write some of the data; return how many bytes that were, all of them if they are dropped."""
+        """Write some of the data; return the number of bytes, all of them if they are dropped."""
         try:
             if self._lost:
                 super().write(f"\n[{self._lost} bytes of output were lost here: {self._reason}]\n".encode())
@@ -64,12 +64,12 @@ class LossyFile(io.FileIO):
         return num_bytes
 
     def forget(self) -> None:
-        """Forget earlier losses: what follows goes to another file."""
+        """Reset the losses: the following output goes to another file."""
         self._lost, self.why = 0, None
 
 
 class Output:
-    """What this process prints; printing never raises.
+    """The output of this process; printing never raises.
 
     Attributes:
         streams: Its ``sys.stdout`` and ``sys.stderr`` from now on.
@@ -79,14 +79,14 @@ class Output:
         self._files = [LossyFile(stream.fileno()) for stream in (sys.stdout, sys.stderr)]
         self._refused = ""
         self.streams = [
-            # what a locale has no letter for raises no error either
+            # characters outside of the encoding must not raise either
             io.TextIOWrapper(io.BufferedWriter(file), "utf-8", "backslashreplace", line_buffering=True)
             for file in self._files
         ]
         sys.stdout, sys.stderr = self.streams
 
     def to(self, folder: str | None) -> None:
-        """Write all that is printed into a run's folder; discard it if that is None or cannot be done."""
+        """Write all output into a run's folder; discard it if that is None or not possible."""
         self._refused = ""
         for stream, file in zip(self.streams, self._files, strict=True):
             stream.flush()
@@ -96,14 +96,14 @@ class Output:
         except OSError as error:
             self._refused = error.strerror or str(error)
             descriptor = _open_log(Path(os.devnull))
-        # by file descriptor, so that what C code prints is kept too
+        # by file descriptor, to include the output of C code
         for file in self._files:
             os.dup2(descriptor, file.fileno())
         os.close(descriptor)
 
     @property
     def lost(self) -> str | None:
-        """Why some of what was printed since :meth:`to` is not kept; empty if all is, None if nothing was."""
+        """Why part of the output since :meth:`to` is lost; empty if none is, None if there was no output."""
         reasons = [file.why for file in self._files if file.why is not None]
         if not reasons:
             return None

@@ -1,6 +1,6 @@
-"""The processes that train one run together: how they meet, and how they decide as one.
+"""The processes that train one run together: how they connect and make common decisions.
 
-Knows nothing of agents and of what is trained; process.py starts the processes.
+Independent of agents and of the training; process.py starts the processes.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tempopt.training.messages import Stop
 
 T = TypeVar("T")
 
-# Who hangs is for the agent to tell, by the lease; a rank that waits for a slow one is no fault.
+# The agent detects hanging processes by the lease; waiting for a slow rank is not an error.
 _PATIENCE = datetime.timedelta(days=7)
-# Without a wish of the person's own: at every validation, and no longer than this apart.
+# Default seconds between checkpoints, in addition to those at validations.
 AT_LATEST = 300.0
 
 
 class Ranks:
-    """The processes that train one run together, as one of them sees them.
+    """The processes that train one run together, from the view of one of them.
 
-    One process alone asks no other, and pays nothing for being able to.
+    A single process does not communicate, at no cost.
 
     Args:
-        rank: Which of them this one is, from 0.
-        size: How many they are.
-        group: A group of theirs on the CPU, for what they decide; None for one alone.
+        rank: Rank of this process, from 0.
+        size: Number of processes.
+        group: Process group on the CPU for decisions; None for a single process.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
@@ -49,17 +49,19 @@ class Ranks:
 
     @property
     def rank_seed_parts(self) -> tuple[int, ...]:
-        """What tells this rank's seeds from those of the first one, which has those of a single device."""
+        """Parts that distinguish this rank's seeds from those of the first rank, which equal a single
+        device's.
+        """
         return (self.rank,) if self.rank else ()
 
     @classmethod
     def join(cls, *, rank: int, size: int, store: Path) -> Ranks:
-        """Meet the other processes at a file, and return them; Lightning finds the group that is made.
+        """Connect to the other processes by a file, and return them; Lightning uses the same process group.
 
         Args:
-            rank: Which of them this one is, from 0.
-            size: How many they are, >= 2.
-            store: A file that is there for all of them, and for no other process, as long as they live.
+            rank: Rank of this process, from 0.
+            size: Number of processes, >= 2.
+            store: A file shared by these processes only, as long as they live.
         """
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
         distributed.init_process_group(
@@ -69,11 +71,11 @@ class Ranks:
             world_size=size,
             timeout=_PATIENCE,
         )
-        # one of our own: what is decided waits for no card, and is in no other order of collectives
+        # a separate group: decisions do not wait for a GPU and are ordered independently of other collectives
         return cls(rank, size, distributed.new_group(backend="gloo", timeout=_PATIENCE))
 
     def any(self, *flags: bool) -> list[bool]:
-        """Return for each flag whether any rank has raised it; all ranks have to ask."""
+        """Return for each flag whether any rank has set it; all ranks have to call this."""
         if self._group is None:
             return list(flags)
         raised_flags = torch.tensor(flags, dtype=torch.uint8)
@@ -81,7 +83,7 @@ class Ranks:
         return [bool(flag) for flag in raised_flags.tolist()]
 
     def mean(self, values: list[float]) -> list[float]:
-        """Return the means over all ranks, equal on each of them; all ranks have to ask."""
+        """Return the means over all ranks, equal on each of them; all ranks have to call this."""
         if self._group is None:
             return values
         sums = torch.tensor(values, dtype=torch.float64)
@@ -89,7 +91,7 @@ class Ranks:
         return [value / self.size for value in sums.tolist()]
 
     def broadcast_from_first(self, decide: Callable[[], T]) -> T:
-        """Return what the first rank decides; only there it is asked, and all have to wait for it."""
+        """Return the decision of the first rank, which alone computes it; all ranks have to call this."""
         if self._group is None:
             return decide()
         objects = [decide() if self.rank == 0 else None]
@@ -98,7 +100,7 @@ class Ranks:
         return decision  # type: ignore[no-any-return]
 
     def all_gather(self, value: T) -> list[T]:
-        """Return on the first rank what each of them has, by rank; on the others what they have."""
+        """Return on the first rank the values of all ranks, by rank; on the others their own values."""
         if self._group is None:
             return [value]
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
@@ -107,11 +109,11 @@ class Ranks:
 
 
 ALONE = Ranks()
-"""One process by itself."""
+"""A single process."""
 
 
 class RankEnvironment(ClusterEnvironment):
-    """Tells Lightning that its processes are there, whatever a cluster's variables say of the agent's."""
+    """Tells Lightning that its processes exist, regardless of a cluster's variables in the environment."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -128,7 +130,7 @@ class RankEnvironment(ClusterEnvironment):
 
     @property
     def main_port(self) -> int:
-        # several have met already; one alone may have to, under a strategy for several
+        # several ranks are already connected; a single one may have to connect, under a distributed strategy
         assert self._ranks.size == 1
         return find_free_network_port()
 
@@ -156,20 +158,20 @@ class RankEnvironment(ClusterEnvironment):
 
 
 class StopSignals:
-    """What is to become of a run after a batch, known to all of its ranks alike.
+    """The stop decision after a batch, equal on all ranks.
 
-    A rank that acted on what it alone has read would leave the others waiting for it.
+    A rank that acted on a message that only it has read would leave the others waiting for it.
 
     Args:
-        ranks: Who train the run.
-        stop: Returns the agent's wish that the run end, as far as this rank has heard of it.
-        interval_seconds: Seconds between checkpoints; None for ``AT_LATEST`` at most.
+        ranks: The processes that train the run.
+        stop: Returns the agent's stop request, as far as this rank has received it.
+        interval_seconds: Seconds between checkpoints; None for at most ``AT_LATEST``.
 
     Attributes:
         keeps: Whether the run writes checkpoints; if not, none is waited for.
-        stop: Whether the run is to end at once.
-        leave: Whether it is to end, when what it has done is kept.
-        late: Whether a checkpoint is due by the clock, as the first rank sees it.
+        stop: Whether the run has to end at once.
+        leave: Whether the run has to end after its state is saved.
+        late: Whether a checkpoint is due by time, as measured by the first rank.
     """
 
     def __init__(
@@ -183,11 +185,11 @@ class StopSignals:
         self.restart()
 
     def restart(self) -> None:
-        """Begin to count the seconds to the next checkpoint."""
+        """Restart the time to the next checkpoint."""
         self._clock = time.monotonic()
 
     def exchange(self, *, diverged: bool = False) -> bool:
-        """Have all ranks know what each of them does; return whether the run has diverged on any."""
+        """Exchange the state of all ranks; return whether the run has diverged on any of them."""
         stop = self._poll_stop()
         self.leave, self.stop, self.late, diverged = self._ranks.any(
             stop is not None,
@@ -201,8 +203,8 @@ class StopSignals:
 class BuffersCallback(LightningCallback):
     """Validate with the buffers of the first rank: running means differ between ranks.
 
-    DDP sees to that itself, but not while a gradient is accumulated. What goes by the metric, a learning rate
-    say, would then become another one on each rank.
+    DDP does that itself, except while a gradient is accumulated. Otherwise values that depend on the metric,
+    such as a learning rate, would differ between ranks.
     """
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

@@ -1,6 +1,6 @@
 """Train one run: parameters by value in, reports and measurements out, the same for the same seed.
 
-It knows nothing of Optuna, SQL or where its reports go; worker.py gives it a channel.
+It is independent of Optuna, SQL and the receiver of its reports; worker.py provides a channel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from tempopt.attention.attach.attachment import Attachment
 from tempopt.errors import SpecError, unknown
 from tempopt.spec.program import ValidateAt, guard_name
 from tempopt.storage.rows import is_finite
-from tempopt.temperature import Constant, TemperatureParameters, groups_of, without_learned_temperatures
+from tempopt.temperature import (
+    Constant,
+    TemperatureParameters,
+    group_by_temperature,
+    remove_learned_temperatures,
+)
 from tempopt.training import gpu_memory
 from tempopt.training.arguments import loaders
 from tempopt.training.attention_observer import AttentionObserver
@@ -32,7 +37,7 @@ from tempopt.training.callbacks import (
     SeedCallback,
     TemperatureCallback,
     TemperatureTarget,
-    metric_of,
+    extract_metric,
     of_a_single_loader,
     seed_generators,
 )
@@ -78,29 +83,29 @@ NOT_RESUMED = "A resumed run starts again from its first step:"
 MAX_VALIDATIONS = 4
 """Validations until one logs the metric: a module may log it, if it is costly, at some of them only."""
 
-# A person who wants a logger says so in the spec; the rest is the agent's business.
-LEAN: dict[str, Any] = {
+# A logger is used only if the spec has one; the agent does the rest.
+DEFAULTS: dict[str, Any] = {
     "logger": False,
     "enable_progress_bar": False,
     "enable_model_summary": False,
     "num_sanity_val_steps": 0,
-    # the order of the data is ours, and so is the share that each rank gets of them
+    # tempopt orders the data and divides them among ranks
     "use_distributed_sampler": False,
 }
 
 
 class LightningRun:
-    """One run: its objects are made here, from its seed; :meth:`execute` trains them.
+    """One run: its objects are created here, from its seed; :meth:`execute` trains them.
 
     Args:
         request: What to train.
-        channel: Where to report.
-        ranks: Who train it together; each makes one of these, of the same request.
-        overrides: Trainer arguments that go over all others.
+        channel: Receiver of the reports.
+        ranks: The processes that train it; each creates a Run from the same request.
+        overrides: Trainer arguments that override all others.
 
     Raises:
         SpecError: A class, an argument or a parameter is wrong.
-        AttachError: The temperature cannot be put on this module.
+        AttachError: The temperature cannot be attached to this module.
     """
 
     def __init__(self, request: RunRequest, channel: Channel, ranks: Ranks = ALONE, **overrides: Any) -> None:
@@ -108,7 +113,7 @@ class LightningRun:
         self._ranks, self._channel = ranks, channel
         self._clock, self._beaten = time.monotonic(), -math.inf
         seeds = {"data": request.program.data_seed, "model": request.seed}
-        parameters = without_learned_temperatures(request.parameters)
+        parameters = remove_learned_temperatures(request.parameters)
         built = build(request.program, parameters, reseed=lambda part: seed_generators(seeds[part], part))
         self.module = built.module
         self.datamodule = built.datamodule
@@ -125,27 +130,28 @@ class LightningRun:
         self._code = run_code(self.module, self.datamodule)
         self.not_resumed = request.program.not_resumed
         self._checkpoints = self._own_checkpoints()
-        self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
-        self.wishes.keeps = self._checkpoints is not None
+        self.stop_signals = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
+        self.stop_signals.keeps = self._checkpoints is not None
+        metric = request.program.metric
         self._callback = ReportCallback(
-            metric=request.program.metric,
+            metric=metric,
             on_report=self._report,
             on_heartbeat=self._beat,
-            wishes=self.wishes,
+            stop_signals=self.stop_signals,
             sum_weights=self._sum_weights,
         )
         self._keeping = CheckpointCallback(
             self._checkpoints,
             is_due_at_validation=request.checkpoint_every is None,
             ranks=ranks,
-            wishes=self.wishes,
+            stop_signals=self.stop_signals,
             on_saved=lambda saved: self._send(CheckpointSaved, saved=saved),
         )
-        # what is compiled would have to be compiled once more, to be looked into
+        # observation would need a second compilation
         is_observed = request.observe and request.program.compile is None
         observer = AttentionObserver(self.tempered, request.seed, maps=request.maps)
         self._observed = observer if is_observed else None
-        self._units = PerItemMetricCallback(request.program.metric)
+        self._units = PerItemMetricCallback(metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
             built.loggers,
@@ -155,7 +161,7 @@ class LightningRun:
             rank=ranks.rank,
         )
         self._seed_data()
-        options = {**LEAN, **self._compile(request.program.compile), **built.trainer_kwargs, **overrides}
+        options = {**DEFAULTS, **self._compile(request.program.compile), **built.trainer_kwargs, **overrides}
         self.trainer = self._trainer(self._trackers.options(options))
         gpu_memory.start_memory_tracking(self._device, request.memory_share)
         self._beat(0)
@@ -167,7 +173,7 @@ class LightningRun:
 
     @property
     def logged(self) -> dict[str, float]:
-        """Everything that the training's newest validation with the metric logged; empty before the first."""
+        """All numbers logged by the newest validation of the training with the metric; empty before it."""
         return self._callback.metrics
 
     @property
@@ -177,7 +183,7 @@ class LightningRun:
 
     @property
     def diverged_at(self) -> int | None:
-        """Optimizer step at which something was not finite, or None."""
+        """Optimizer step at which a value was not finite, or None."""
         return self._callback.diverged_at
 
     def execute(self) -> Finished:
@@ -204,23 +210,23 @@ class LightningRun:
             self.fit(resume=resume)
             if self.diverged_at is not None:
                 return self.build_finished_message("diverged", self.diverged_at)
-            self.wishes.exchange()
-            if not self.wishes.leave:
+            self.stop_signals.exchange()
+            if not self.stop_signals.leave:
                 return self._run_evaluations()
         except EvaluationAbortedError:
             pass
         return self.build_finished_message("stopped", current_step(self.trainer))
 
     def detach(self) -> None:
-        """Take the temperatures off, since modules may share what the next run attaches to, as a loss."""
+        """Remove the temperatures, since the next run may attach to shared modules such as a loss."""
         if isinstance(self.tempered, Attachment):
             self.tempered.detach()
         self.values.detach()
 
     def fit(self, *, resume: Path | None = None) -> None:
-        """Train, from a checkpoint on if one is given."""
+        """Train, from a checkpoint if one is given."""
         if isinstance(self.trainer.precision_plugin, DoublePrecision):
-            # Lightning loads a checkpoint before it does this, which would round the weights to 32 bits
+            # Lightning does this after it loads a checkpoint, which would round the weights to 32 bits
             self.module.double()
         limit_val_batches = self.trainer.limit_val_batches
         try:
@@ -234,17 +240,17 @@ class LightningRun:
                     ckpt_path=resume,
                     weights_only=None if resume is None else True,
                 )
-            # a module brings others for each evaluation
+            # a module adds further ones for each evaluation
             callbacks: list[L.Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
             self._control = next((c for c in callbacks if isinstance(c, PlannedControl)), None)
-            # a training that was ended has none left
+            # ending a training sets this to 0
             self.trainer.limit_val_batches = limit_val_batches
         finally:
             if self._checkpoints is not None:
                 self._checkpoints.close()
 
     def evaluate(self, evaluation: Evaluation) -> dict[str, float]:
-        """Return what the validation loop logs on the evaluation's data, under its temperature.
+        """Return the logged metrics of the validation loop on the evaluation's data, at its temperature.
 
         Raises:
             SpecError: There is no such dataloader, or the metric is not logged.
@@ -261,7 +267,7 @@ class LightningRun:
                 metrics |= of_a_single_loader(metrics, [self.request.program.metric, *evaluation.guards])
                 if self.request.program.metric in metrics:
                     break
-        metric_of(metrics, self.request.program.metric)
+        extract_metric(metrics, self.request.program.metric)
         guard_values(evaluation, metrics)
         return metrics
 
@@ -336,12 +342,12 @@ class LightningRun:
         self._compile_faults: Callable[[], list[str]] = list
         if mode is None:
             return {}
-        # what is imported here is nothing to all others
+        # imported here since few runs need it
         from tempopt.training import compiling
 
         compiling.compile_steps(self.module, mode)
         self._compile_faults = compiling.faults
-        # as in the validations of a training, whose graph the evaluations at its end then share
+        # as in the validations of the training, so that the evaluations share their graph
         return {"inference_mode": False}
 
     def _own_checkpoints(self) -> RunCheckpoints | None:
@@ -354,7 +360,7 @@ class LightningRun:
             request,
             run=run_identity(request),
             ranks=self._ranks,
-            not_kept=lambda reason: self._send(CheckpointFailed, why=reason),
+            on_checkpoint_failed=lambda reason: self._send(CheckpointFailed, why=reason),
             unreadable=lambda reason: self._keep_nothing(f"a checkpoint cannot be read as data ({reason})"),
         )
 
@@ -376,8 +382,8 @@ class LightningRun:
             self.datamodule,
             seed=self.request.seed,
             data_seed=self.request.program.data_seed,
-            not_resumable=self._keep_nothing,
-            not_divided=lambda: self._notes.append(undivided_data_note(self._ranks.size)),
+            on_not_resumable=self._keep_nothing,
+            on_not_divided=lambda: self._notes.append(undivided_data_note(self._ranks.size)),
             ranks=self._ranks,
             should_pin=lambda: self._device.type == "cuda",
         )
@@ -385,7 +391,7 @@ class LightningRun:
     def _keep_nothing(self, reason: str = "the training data do not know their position") -> None:
         self.not_resumed = reason
         self._keeping.checkpoints = None
-        self.wishes.keeps = False
+        self.stop_signals.keeps = False
         if self.request.attempt > 1:
             self._notes.append(f"{NOT_RESUMED} {reason}.")
 
@@ -403,7 +409,7 @@ class LightningRun:
         ]
         if ranks.size > 1:
             callbacks.append(BuffersCallback())
-        # a TemperedModule brings these itself, unless its configure_callbacks was overridden
+        # a TemperedModule adds these itself, unless its configure_callbacks was overridden
         callbacks += [self._follow, *self.values.callbacks, *([] if self.learned is None else [self.learned])]
         if self.tempered.entropy.has_term:
             callbacks.append(LossScaleCallback(tempered=self.tempered))
@@ -422,13 +428,13 @@ class LightningRun:
                 **options,
                 "callbacks": [
                     *usual_callbacks(
-                        callbacks_given(options.get("callbacks"), run_name), has_logger=has_logger
+                        adapt_callbacks(options.get("callbacks"), run_name), has_logger=has_logger
                     ),
                     *callbacks,
                     self._callback,
                     self._keeping,
                 ],
-                "plugins": [*plugins_given(options.get("plugins")), RankEnvironment(ranks)],
+                "plugins": [*check_plugins(options.get("plugins")), RankEnvironment(ranks)],
                 "devices": ranks.size,
             }
         )
@@ -437,7 +443,7 @@ class LightningRun:
 
     def _send_start(self, step: int, total_steps: int) -> None:
         self._total_steps = total_steps
-        # a module brings callbacks of its own when training begins
+        # a module adds callbacks when training begins
         refuse_control(self.trainer.callbacks, planned=self._target.controls)  # type: ignore[attr-defined]
         self._send(
             Started,
@@ -476,7 +482,7 @@ class LightningRun:
         }.items():
             if split == "test" and "test" not in loaders(type(self.owner)):
                 continue
-            # a trained model has no training behind it: what it is asked about is the plan's end
+            # a trained model has no training progress: it is evaluated at the end of the plan
             at_the_end = dataclasses.replace(evaluation, at="final")
             try:
                 with self._units.record_metric(self.module):
@@ -484,7 +490,7 @@ class LightningRun:
             except NoTestDataError:
                 continue
             value = metrics[self.request.program.metric]
-            if self.wishes.exchange(diverged=not is_finite(value)):
+            if self.stop_signals.exchange(diverged=not is_finite(value)):
                 return self.build_finished_message("diverged", 1)
             if not metrics_by_name:
                 self._callback.record_report(1, value, metrics)
@@ -517,7 +523,7 @@ class LightningRun:
                 value = metrics_by_key[key][self.request.program.metric]
                 if has_report and key == validated_key and is_finite(value):
                     self._callback.record_report(step, value, metrics_by_key[key])
-            if not self.wishes.exchange(
+            if not self.stop_signals.exchange(
                 diverged=not is_finite(metrics_by_key[key][self.request.program.metric])
             ):
                 metrics_by_name[evaluation.name] = metrics_by_key[key]
@@ -539,13 +545,13 @@ class LightningRun:
     def _validate_at(self, temperature: ValidateAt) -> None:
         self._follow.validate_at = temperature
         self.values.validate_at(temperature)
-        # the callback of a TemperedModule is made anew from the module for every evaluation
+        # a TemperedModule creates its callback anew for every evaluation
         if isinstance(self.module, TemperedModule):
             self.module.validate_at = temperature
 
     @contextlib.contextmanager
     def _other_plan(self, temperature: dict[str, Any]) -> Iterator[None]:
-        groups = groups_of(temperature)
+        groups = group_by_temperature(temperature)
         if attention := groups.pop(""):
             self.tempered.use(TemperatureParameters.from_mapping(attention))
         try:
@@ -562,13 +568,15 @@ def measurements(request: RunRequest, metrics_by_name: Mapping[str, dict[str, fl
     """Return the measurements of evaluations by name.
 
     Args:
-        request: The run's request, whose evaluations say what they guard.
-        metrics_by_name: Evaluation name to all that was logged.
+        request: The run's request, whose evaluations name their guards.
+        metrics_by_name: Evaluation name to all logged metrics.
 
     Raises:
         SpecError: The metric, or one that is guarded, was never logged.
     """
-    values = {name: metric_of(metrics, request.program.metric) for name, metrics in metrics_by_name.items()}
+    values = {
+        name: extract_metric(metrics, request.program.metric) for name, metrics in metrics_by_name.items()
+    }
     for evaluation in request.evaluations:
         if evaluation.name in metrics_by_name:
             values |= guard_values(evaluation, metrics_by_name[evaluation.name])
@@ -576,7 +584,7 @@ def measurements(request: RunRequest, metrics_by_name: Mapping[str, dict[str, fl
 
 
 def guard_values(evaluation: Evaluation, metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the values of the metrics that an evaluation guards, by name of the guard.
+    """Return the values of the guarded metrics of an evaluation, by name of the guard.
 
     Raises:
         SpecError: It was never logged.
@@ -594,8 +602,8 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
-def callbacks_given(value: Any, run: str) -> list[Any]:
-    """Return the callbacks that a spec gives; a ModelCheckpoint writes into a folder that is the run's own.
+def adapt_callbacks(value: Any, run: str) -> list[Any]:
+    """Return the callbacks of a spec; a ModelCheckpoint gets a folder of the run's own.
 
     Args:
         value: ``trainer.callbacks``, made for this run alone.
@@ -612,21 +620,21 @@ def callbacks_given(value: Any, run: str) -> list[Any]:
                 "temperature that validation runs under is said by study.validate_at."
             )
         if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None:
-            # runs are trained side by side, and would replace each other's files
+            # simultaneous runs would overwrite each other's files
             callback.dirpath = f"{str(callback.dirpath).rstrip('/')}/{run}"
     refuse_control(callbacks)
     return callbacks
 
 
 def refuse_control(callbacks: Iterable[Any], *, planned: bool = False) -> None:
-    """Refuse what would set the temperature of the runs at temperature 1, too.
+    """Refuse callbacks that would also set the temperature of the runs at temperature 1.
 
     Args:
-        callbacks: Those of a run.
-        planned: Whether the parameters of the run ask for control.
+        callbacks: Callbacks of a run.
+        planned: Whether the parameters of the run have a target.
 
     Raises:
-        SpecError: One of the callbacks does.
+        SpecError: One of the callbacks does so.
     """
     controls = [callback for callback in callbacks if isinstance(callback, EntropyControl)]
     if any(not (planned and isinstance(control, PlannedControl)) for control in controls):
@@ -637,11 +645,11 @@ def refuse_control(callbacks: Iterable[Any], *, planned: bool = False) -> None:
         )
 
 
-def plugins_given(value: Any) -> list[Any]:
-    """Return the plugins that a spec gives.
+def check_plugins(value: Any) -> list[Any]:
+    """Return the plugins of a spec.
 
     Raises:
-        SpecError: One of them says where processes are.
+        SpecError: One of them defines the processes of the training.
     """
     plugins = _as_list(value)
     for plugin in plugins:

@@ -1,7 +1,8 @@
-"""What a run counts as its steps: how many it has taken and will take, and what is recorded at some of them.
+"""Steps of a run: how many it has taken and will take, and values recorded at some of them.
 
 They are optimizer steps. Under manual optimization Lightning ends a training by one of two counts: the steps
-of all optimizers together (``max_steps``), or batches (``max_epochs``). A run counts what ends it.
+of all optimizers together (``max_steps``), or batches (``max_epochs``). The steps of a run are then counted
+in the same way.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tempopt.training import lightning_internals as internals
 def current_step(trainer: L.Trainer) -> int:
     """Return the number of steps that a training has taken, from 0 to :func:`total_steps`.
 
-    The last batch under manual optimization may go beyond ``max_steps``, if it takes several steps.
+    The last batch under manual optimization may exceed ``max_steps`` if it takes several steps.
     """
     if _counts_batches(trainer):
         counts: Any = trainer.fit_loop.epoch_loop.batch_progress.total
@@ -33,7 +34,7 @@ def total_steps(trainer: L.Trainer) -> int:
     """Return the number of steps of a whole training.
 
     Raises:
-        SpecError: The training has no end that is known beforehand.
+        SpecError: The length of the training is not known in advance.
     """
     total = _estimated_steps(trainer)
     if not math.isfinite(total) or total < 0:
@@ -92,15 +93,15 @@ _POINTS = 24
 
 
 def spread_steps(last_step: int) -> list[int]:
-    """Return the steps at which a run is looked at, 24 from its first to its last."""
+    """Return 24 steps at which a run is observed, from its first to its last."""
     return [round(i * last_step / (_POINTS - 1)) for i in range(_POINTS)]
 
 
 class RecordedCurves:
-    """Values at steps that are spread over a training, the first and the last among them.
+    """Values at steps that are spread over a training, including the first and the last.
 
     Attributes:
-        curves: What was recorded.
+        curves: The recorded values.
     """
 
     def __init__(self) -> None:
@@ -108,7 +109,7 @@ class RecordedCurves:
         self._steps: frozenset[int] = frozenset()
 
     def begin(self, num_steps: int) -> None:
-        """Say how many steps the training has."""
+        """Set the number of steps of the training."""
         self._steps = frozenset(spread_steps(num_steps))
 
     def is_due(self, step: int) -> bool:
@@ -116,16 +117,16 @@ class RecordedCurves:
         return step in self._steps
 
     def record(self, step: int, values: Mapping[str, float]) -> None:
-        """Add values to their curves, where those have no point at this step yet."""
+        """Add values to their curves, unless these already have a point at this step."""
         for name, value in values.items():
             curve = self.curves.setdefault(name, [])
             if not curve or curve[-1][0] != step:
                 curve.append([step, value])
 
     def state_dict(self) -> Curves:
-        """Return a copy of what was recorded."""
+        """Return a copy of the recorded values."""
         return copy.deepcopy(self.curves)
 
     def load_state_dict(self, state: Curves) -> None:
-        """Take up what :meth:`state_dict` returned."""
+        """Restore a state from :meth:`state_dict`."""
         self.curves = copy.deepcopy(state)

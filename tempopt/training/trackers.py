@@ -1,6 +1,6 @@
-"""The loggers of one run, from where an earlier attempt left off to how it ends; none of them can end a run.
+"""The loggers of one run, from resumption to close; a failing logger never ends the run.
 
-What is logged while it trains is Lightning's affair and TrackCallback's.
+Lightning and TrackCallback log while the run trains.
 """
 
 from __future__ import annotations
@@ -24,26 +24,28 @@ from tempopt.errors import SpecError, mask_secrets
 from tempopt.temperature import TemperatureParameters
 from tempopt.training.callbacks import TemperatureLogger, TemperatureTarget
 from tempopt.training.lightning_internals import logs_hyperparameters
-from tempopt.training.loggers import GivenLogger, RunEnd, State
+from tempopt.training.loggers import LoggerConfig, RunEnd, State
 from tempopt.training.messages import Finished, RunLabel, RunRequest, Stop
 
 _LONGEST = 300
-# A tracker that had a run wait so long before it failed is not asked again by the runs of the next while, or
-# each of them would wait; one that fails at once costs nothing, and is asked by each run.
+# If a run waited this long before a tracker failed, runs of the next minutes skip the tracker, so that they
+# do not all wait; a tracker that fails at once is tried by each run.
 _WAITED_SECONDS = 5.0
 _AWAY_SECONDS = 600.0
 _away: dict[str, float] = {}
-"""When each tracker that is away may be asked again, by this process's monotonic clock; kept between runs."""
+"""When each unavailable tracker may be tried again, by the monotonic clock; kept between runs of this
+process.
+"""
 _GUARDED = ("log_metrics", "log_hyperparams", "log_graph", "save")
-# What a logger is called that is made only to see whether it can be.
+# label of a logger that is created only to test that it can be
 _DEFAULT_LABEL = RunLabel(study="study", study_created_at="", run="run", kind="search", arm="search")
 
 
 @dataclass(slots=True, kw_only=True)
 class _Tracker:
-    """A logger of one run, which may get lost; ``finalize`` is there once it is open."""
+    """A logger of one run, which may be dropped; ``finalize`` is set once it is open."""
 
-    logger_config: GivenLogger
+    logger_config: LoggerConfig
     logger: Logger
     finalize: Callable[[str], None] | None = None
     lost: bool = False
@@ -52,16 +54,16 @@ class _Tracker:
 class Trackers:
     """The loggers of one run.
 
-    Lightning would log each evaluation at the end of a run into its curves, and declare it finished after
-    each; so it is given the loggers for the training alone, and their end is said here. A logger that raises
-    is left out from then on.
+    Lightning would log each evaluation at the end of a run into its curves, and finalize the logger after
+    each; therefore it has the loggers during training only, and this class closes them. A logger that raises
+    an error is dropped.
 
     Args:
-        logger_configs: The loggers of the spec.
+        request: The run. Without a label it is not logged; its loggers are created to test that they can be.
         request: The run. One without a label is not logged; its loggers are made to see that they can be.
-        tempered: What has the temperature that is logged.
-        observations_at: Returns what was observed of its attention at an optimizer step, by name.
-        rank: Which of the ranks this is; only the first one logs.
+        tempered: The object with the logged temperature.
+        observations_at: Returns the observations of its attention at an optimizer step, by name.
+        rank: Rank of this process; only the first one logs.
 
     Raises:
         SpecError: A logger cannot be made, in a run without a label; or its package is not installed.
@@ -69,7 +71,7 @@ class Trackers:
 
     def __init__(
         self,
-        logger_configs: Sequence[GivenLogger],
+        logger_configs: Sequence[LoggerConfig],
         request: RunRequest,
         *,
         tempered: TemperatureTarget,
@@ -90,7 +92,7 @@ class Trackers:
                 self._trackers.append(_Tracker(logger_config=logger_config, logger=logger))
 
     def options(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the Trainer's arguments, with loggers that log nothing where there are to be some."""
+        """Return the Trainer's arguments, with loggers that log nothing in place of real ones."""
         if not self._silent:
             return dict(arguments)
         self._autolog = arguments.get("enable_autolog_hparams", True)
@@ -98,11 +100,11 @@ class Trackers:
 
     @property
     def callbacks(self) -> list[L.Callback]:
-        """What the Trainer has to call."""
+        """Callbacks for the Trainer."""
         return [self._track] if self._trackers else []
 
     def new_faults(self) -> list[str]:
-        """Return a sentence for each logger that was lost since this was asked last."""
+        """Return a sentence for each logger that was dropped since the last call."""
         faults, self._faults = self._faults, []
         return faults
 
@@ -114,7 +116,7 @@ class Trackers:
         *,
         resume: Path | None,
     ) -> None:
-        """Open the run in each of them, where the checkpoint that it resumes left off."""
+        """Open the run in each logger, at the position of the resumed checkpoint."""
         if not self._trackers:
             return
         start = 0 if resume is None else _next_step(resume)
@@ -141,11 +143,11 @@ class Trackers:
             trainer.loggers = self._silent
 
     def close(self, finished: Finished | None, stop: Stop | None = None) -> None:
-        """Log in each of them how the run ended, and what was measured at its end.
+        """Log the end of the run and its measurements in each logger.
 
         Args:
-            finished: How it did; None if it raised.
-            stop: The agent's wish that it end, if there was one.
+            finished: Its end message; None if it raised an error.
+            stop: The agent's stop request, if there was one.
         """
         measurements = {} if finished is None else finished.measurements
         outcome = RunEnd(
@@ -164,7 +166,7 @@ class Trackers:
                 tracker.logger_config.kind.close(tracker.logger, outcome)
                 tracker.finalize(outcome.status)
 
-    def _is_away(self, logger_config: GivenLogger) -> bool:
+    def _is_away(self, logger_config: LoggerConfig) -> bool:
         if self._request.label is None or _away.get(logger_config.tracker, 0.0) <= time.monotonic():
             return False
         self._add_fault(
@@ -173,7 +175,7 @@ class Trackers:
         )
         return True
 
-    def _create_logger(self, logger_config: GivenLogger) -> Logger | None:
+    def _create_logger(self, logger_config: LoggerConfig) -> Logger | None:
         label = self._request.label
         start_time = time.monotonic()
         try:
@@ -196,7 +198,7 @@ class Trackers:
         tracker.finalize = logger.finalize
         for name in _GUARDED:
             vars(logger)[name] = self._guard_log(tracker, getattr(logger, name))
-        # Lightning would say it when the training is over, and evaluations are still to come
+        # Lightning would call it at the end of training, but evaluations follow
         vars(logger)["finalize"] = lambda status: None
 
     def _guard_log(self, tracker: _Tracker, log: Callable[..., None]) -> Callable[..., None]:
@@ -217,12 +219,12 @@ class Trackers:
             tracker.lost = True
             self._report_tracker_error(tracker.logger_config, error, start_time)
 
-    def _report_tracker_error(self, logger_config: GivenLogger, error: Exception, start_time: float) -> None:
+    def _report_tracker_error(self, logger_config: LoggerConfig, error: Exception, start_time: float) -> None:
         now = time.monotonic()
         if now - start_time >= _WAITED_SECONDS:
             _away[logger_config.tracker] = now + _AWAY_SECONDS
-        # of what a library tells over a page, the beginning; an address that it was told by its own
-        # environment may have a password in it
+        # messages of libraries can be pages long, and an address from their environment may contain a
+        # password
         reason = textwrap.shorten(mask_secrets(str(error)), _LONGEST, placeholder=" ...")
         self._add_fault(
             f"{logger_config.path}: {logger_config.cls.__name__} failed ({type(error).__name__}: {reason}). "
@@ -241,13 +243,13 @@ def hyperparameters(
     *,
     owners: Sequence[L.LightningModule | L.LightningDataModule | None] = (),
 ) -> dict[str, Any]:
-    """Return the hyperparameters of a run as they are logged.
+    """Return the hyperparameters of a run for logging.
 
     Args:
-        request: The run: its parameters, by the names that the study has for them, its seed and its ticket.
-        tempered: What has the entropy term.
-        plan: What decides the temperature; a module that is attached to knows nothing of it.
-        owners: Objects whose own hyperparameters are logged besides, as Lightning logs them.
+        request: The run: its parameters under the names of the study, its seed and its ticket.
+        tempered: The object with the entropy term.
+        plan: Parameters of the temperature, which an attached module does not know.
+        owners: Objects whose own hyperparameters are logged as well, as by Lightning.
     """
     hparams: dict[str, Any] = {}
     for owner in owners:
@@ -281,9 +283,9 @@ def _final_state(finished: Finished | None, stop: Stop | None) -> State:
 
 
 def _next_step(checkpoint: Path) -> int:
-    """Return the step that is logged next by a run that resumes from a checkpoint."""
+    """Return the next logged step of a run that resumes from a checkpoint."""
     content = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-    # one that was written before the study had a logger knows only the optimizer's steps
+    # a checkpoint from before the study had a logger only has the optimizer's steps
     logger_state = content["callbacks"].get(
         TemperatureLogger.__qualname__, {"next_step": content["global_step"]}
     )

@@ -1,6 +1,6 @@
-"""A module whose temperature is not set.
+"""Stands for the temperature of a module that has none.
 
-Only parameter sets that are compared may leave the temperature alone; a search is always about one.
+Only compared parameter sets may be without a temperature; a search always has one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ class Untempered:
         self.temperatures: tuple[float, ...] = ()
 
     def use(self, parameters: TemperatureParameters) -> None:
-        """Raise: no plan but its own can be in force."""
-        raise AssertionError("a module without a temperature was to be evaluated under one")
+        """Raise: no other plan can be applied."""
+        raise AssertionError("a module without a temperature cannot follow a plan")
 
     def set_progress(self, progress: float) -> None:
-        """Remember the progress, which nothing follows."""
+        """Store the progress, which has no effect."""
         self.progress = progress
 
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
-        """Raise: there are no layers to hold at a temperature."""
-        raise AssertionError("a module without a temperature was to be held at one")
+        """Raise: there are no layers."""
+        raise AssertionError("a module without a temperature cannot be held at one")
 
     def learn(self) -> None:
         """Do nothing: there are no layers."""
@@ -46,5 +46,5 @@ class Untempered:
         """Return None: no backward pass reaches a temperature."""
 
     def observed(self, observe: Observe) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which nothing is shown."""
+        """Return a context in which nothing is observed."""
         return contextlib.nullcontext()

@@ -1,7 +1,6 @@
-"""The callbacks that move one number of a module along a schedule, in a study and with any Trainer.
+"""Callbacks that set one number of a module by a schedule, in a study and with any Trainer.
 
-It needs no study, service or database. What is written where is decided in
-``tempopt.attention.attach.values``.
+They need no study, service or database. ``tempopt.attention.attach.values`` writes the number.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from tempopt.attention.attach.checkpoints import VALUES
 from tempopt.attention.attach.values import Transform, ValueAttachment, attach_value
 from tempopt.training.callbacks import TemperatureCallback
 
-# To read a tensor of a GPU waits for all that it has to do.
+# Reading a tensor of a GPU waits for all of its pending work.
 _READ_ON_GPU = 2
 
 
 class ValueTemperatureCallback(TemperatureCallback):
-    """Move one number of a module with the optimizer step, and end a training whose own code moves it, too.
+    """Set one number of a module at each optimizer step, and end a training whose own code changes it too.
 
     Args:
-        attachment: The schedule on the number; None until there is one.
+        attachment: The schedule on the number; None until it is attached.
         validate_at: As for :class:`tempopt.training.callbacks.TemperatureCallback`.
-        as_found: Whether a number at which nothing is written has to stay as found.
+        as_found: Whether a number without a schedule must stay as found.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class ValueTemperatureCallback(TemperatureCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        # a checkpoint that was loaded has brought the number that validation was at
+        # a loaded checkpoint contains the number of validation
         self._began = False
         self._batch = 0
 
@@ -53,7 +52,7 @@ class ValueTemperatureCallback(TemperatureCallback):
         self._began, self._batch = True, batch_idx
 
     def on_before_backward(self, trainer: L.Trainer, pl_module: L.LightningModule, loss: Tensor) -> None:
-        """Look at what the loss was computed with."""
+        """Check the number that the loss was computed with."""
         self._require_kept(self._batch)
 
     def _require_kept(self, batch: int) -> None:
@@ -66,40 +65,40 @@ class ValueTemperatureCallback(TemperatureCallback):
 
 
 class ValueCallback(ValueTemperatureCallback):
-    """Have one number of a LightningModule follow a temperature schedule over the steps of training.
+    """Set one number of a LightningModule by a temperature schedule over the steps of training.
 
-    The number is the temperature of a loss, a sampler or a gate, as in ``criterion.temperature``. It is
-    written before each training batch, from the step alone, so that a resumed training is exact. Give one
-    callback for each number. By its class path ``tempopt.ValueCallback`` LightningCLI takes it, too.
+    The number is the temperature of a loss, a sampler or a gate, such as ``criterion.temperature``. It is
+    written before each training batch, as a function of the step only, so that a resumed training is exact.
+    Use one callback per number. LightningCLI takes it too, by its class path ``tempopt.ValueCallback``.
 
-    Under ``torch.compile`` one graph serves all values of a tensor. A Python number is compiled in at first:
-    when it changes, torch compiles once more, and then takes it as an input.
+    Under ``torch.compile`` one graph serves all values of a tensor. A Python number is compiled as a constant
+    at first: when it changes, torch compiles once more with the number as an input.
 
-    Checkpoints hold the last temperature of the plan in a buffer or parameter of the module, or with
-    ``validate_at="current"`` that of the step. What the module keeps in a Python number or in a buffer that
-    is not saved is beside the weights; :func:`tempopt.load_checkpoint` sets it.
+    Checkpoints contain the last temperature of the plan in a buffer or parameter of the module, or with
+    ``validate_at="current"`` that of the step. A Python number, or a buffer that is not saved, is stored
+    beside the weights; :func:`tempopt.load_checkpoint` sets it.
 
-    The module is attached to before its ``setup``, so a number that ``setup`` or ``configure_model`` makes is
-    not found.
+    The callback attaches before the ``setup`` of the module, so a number that is created in ``setup`` or
+    ``configure_model`` is not found.
 
     Args:
-        path: Where the number is, as for :func:`tempopt.attach_value`.
-        parameters: The schedule, as temperature parameters by name; ``temperature_init`` and
-            ``warmup_start`` that are left out are the temperature as found.
+        path: Path of the number, as for :func:`tempopt.attach_value`.
+        parameters: The schedule, as temperature parameters by name; missing ``temperature_init`` and
+            ``warmup_start`` are the temperature as found.
         transform: How the number stores the temperature τ: ``identity`` τ, ``inverse`` 1/τ, ``log_inverse``
             ln(1/τ).
-        validate_at: ``final``: validation, testing and prediction run at the plan's last temperature, and
-            checkpoints hold it; ``current``: at that which training has reached.
+        validate_at: ``final``: validation, testing and prediction use the plan's last temperature, and
+            checkpoints contain it; ``current``: they use the one that training has reached.
         at_inference: Another temperature for ``validate``, ``test`` and ``predict`` of the Trainer and for
             its checkpoints; None for the same.
 
     Attributes:
-        attachment: What is attached; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
+        attachment: The attachment; None before the first ``fit``, ``validate``, ``test`` or ``predict``.
 
     Raises:
         AttachError: There is no such number in the module, it cannot be written, or the code of the module
-            changes it in training, too.
-        SpecError: A parameter is out of range, or the transform is not known.
+            changes it in training too.
+        SpecError: A parameter is out of range, or the transform is unknown.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class ValueCallback(ValueTemperatureCallback):
 
     @property
     def state_key(self) -> str:
-        """What tells this callback from one for another number."""
+        """Distinguishes this callback from one for another number."""
         return self._generate_state_key(path=self.path)
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -129,7 +128,7 @@ class ValueCallback(ValueTemperatureCallback):
             self._attach(pl_module)
         if self.at_inference is not None and self.attachment is not None and self.attachment.attached:
             self.attachment.use(self.parameters if stage == "fit" else self._evaluated)
-            self._put_trained(stage)
+            self._restore_trained(stage)
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Leave the number at the temperature of evaluation."""
@@ -144,18 +143,18 @@ class ValueCallback(ValueTemperatureCallback):
             attachment.set_progress(1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the module holds in training, where its checkpoints hold another temperature."""
+        """Return the training value of the module if its checkpoints contain another temperature."""
         attachment = self.attachment
         if self.at_inference is None or attachment is None or not attachment.attached:
             return {}
         return {"trained": attachment.read()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Have the module hold what it held in the training that is resumed."""
+        """Restore the training value of the resumed training."""
         self._trained = state_dict.get("trained")
-        self._put_trained("fit")
+        self._restore_trained("fit")
 
-    def _put_trained(self, stage: str) -> None:
+    def _restore_trained(self, stage: str) -> None:
         attachment = self.attachment
         if stage == "fit" and self._trained is not None and attachment is not None:
             attachment.put(self._trained)
@@ -167,7 +166,7 @@ class ValueCallback(ValueTemperatureCallback):
     def _attach(self, module: L.LightningModule) -> None:
         attachment = attach_value(module, self.path, self.parameters, transform=self.transform)
         self._module, self.attachment, self._tempered = module, attachment, attachment
-        # Callbacks are not asked of checkpoints with weights alone.
+        # Callback hooks are not called for weights-only checkpoints.
         saving = module.on_save_checkpoint
         module.on_save_checkpoint = functools.partial(self._save, saving)  # type: ignore[method-assign]
 
@@ -185,7 +184,7 @@ class ValueCallback(ValueTemperatureCallback):
             number = attachment.stored_value(attachment.temperatures[0])
         if number is None:
             return
-        names = _names_of(module, attachment)
+        names = _tensor_names(module, attachment)
         state = checkpoint["state_dict"]
         if names and all(name in state for name in names):
             state.update({name: state[name].detach().clone().fill_(number) for name in names})
@@ -193,8 +192,8 @@ class ValueCallback(ValueTemperatureCallback):
             checkpoint.setdefault(VALUES, {})[self.path] = number
 
 
-def _names_of(module: nn.Module, attachment: ValueAttachment) -> list[str]:
-    """Return the names of the tensor of an attachment in the module, whether they are saved or not."""
+def _tensor_names(module: nn.Module, attachment: ValueAttachment) -> list[str]:
+    """Return the names of an attachment's tensor in the module, whether saved or not."""
     tensor = attachment.tensor
     named_tensors = [
         *module.named_parameters(remove_duplicate=False),

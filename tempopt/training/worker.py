@@ -1,4 +1,4 @@
-"""The worker process: takes run requests from an agent, one after another, and stays warm between them.
+"""The worker process: executes run requests of an agent, one after another, and stays warm between them.
 
 Started by process.py as ``python -m tempopt.training.worker FD``, or as one of several ranks as
 ``... worker FD STORE``; it ends when the agent does.
@@ -43,12 +43,12 @@ _LOST = MemoryError | OSError | SystemExit | KeyboardInterrupt
 
 
 class AgentChannel:
-    """The worker's end of the line: a thread listens, so that a stop costs a training step nothing.
+    """The worker's end of the connection: a thread receives, so that a stop costs a training step nothing.
 
     Args:
-        connection: The line.
-        rank: Which of the worker's processes this one is, from 0; what all of them do, the first one tells.
-        store: The file at which they met, None for one alone; removed when the agent is gone.
+        connection: The connection to the agent.
+        rank: Rank of this process, from 0; the first one sends messages for all.
+        store: The file by which the ranks connect, None for a single process; removed when the agent exits.
         on_end: Called when the agent is gone, before this process and its group are ended.
     """
 
@@ -74,7 +74,7 @@ class AgentChannel:
             try:
                 message = decode(self._connection.recv_bytes())
             except (EOFError, OSError):
-                # the agent is gone: nothing is left to report to, and the checkpoint is on disk
+                # the agent has exited: nothing can be reported, and the checkpoint is on disk
                 self._end()
             if isinstance(message, Stop):
                 self._stops[message.ticket, message.attempt] = message
@@ -92,11 +92,11 @@ class AgentChannel:
             self._end()
 
     def stop(self, request: RunMessage) -> Stop | None:
-        """Return the agent's wish that this run end, if there is one."""
+        """Return the agent's stop request for this run, if there is one."""
         return self._stops.get((request.ticket, request.attempt))
 
     def _end(self) -> NoReturn:
-        """End this process and all that it has started, at once."""
+        """End this process and all of its children at once."""
         self._on_end()
         if self._store is not None:
             with contextlib.suppress(OSError):
@@ -167,20 +167,20 @@ def _carry_out(request: RunRequest, channel: AgentChannel, ranks: Ranks) -> Fini
 
 
 def main(descriptor: int, store: Path | None) -> None:
-    """Serve run requests until the agent goes away.
+    """Serve run requests until the agent exits.
 
     Args:
-        descriptor: The line to the agent.
-        store: A file at which to meet the other ranks (``RANK`` and ``WORLD_SIZE`` say who they are); None
-            for a worker of one process.
+        descriptor: The connection to the agent.
+        store: A file by which the ranks connect (``RANK`` and ``WORLD_SIZE`` are set); None for a worker with
+            a single process.
     """
     find_modules_in(str(Path.cwd()))
-    # a whole process group gets these; what becomes of the run is the agent's to decide
+    # a process group receives these together; the agent decides about the run
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     rank, size = (0, 1) if store is None else (int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     connection = Connection(descriptor)
-    # a worker of a data loader that outlives this process would else keep the line open
+    # a data loader's worker that outlives this process would keep the connection open
     os.register_at_fork(after_in_child=connection.close)
     channel = AgentChannel(connection, rank=rank, store=store)
     output = Output()
@@ -197,7 +197,7 @@ def main(descriptor: int, store: Path | None) -> None:
         output.to(request.folder)
         answer = _carry_out(request, channel, ranks)
         answer = dataclasses.replace(answer, log_lost=output.lost)
-        # before it is said that the run is over: the next one may have been promised the card
+        # before the end is reported: the next run may already be assigned the GPU
         release()
         channel.send(answer)
 

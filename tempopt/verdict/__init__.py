@@ -1,1 +1,1 @@
-"""Plan the runs that confirm a search and decide its verdict, on rows alone."""
+"""Plan the runs that confirm a search and compute its verdict, from rows only."""

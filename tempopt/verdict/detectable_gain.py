@@ -1,7 +1,7 @@
-"""How small a gain the confirmation of a study can show, before its first pair is trained.
+"""The smallest gain that the confirmation of a study can show, before its first pair is trained.
 
-In standard deviations of a pair's difference as long as no run is known, and in units of the metric once
-there are some: as a range that is as wide as the runs leave it. Pure: rows in, numbers out.
+In standard deviations of a pair's difference before there are runs, and in units of the metric afterwards: as
+a range whose width follows from the number of runs. Pure: rows in, numbers out.
 """
 
 from __future__ import annotations
@@ -25,39 +25,38 @@ from tempopt.temperature import training_key
 from tempopt.verdict.paired_evidence import gains_by_pair
 from tempopt.verdict.pairs import values_on_choosing_seeds
 from tempopt.verdict.statistics.group_sequential import alpha_spending, boundaries
-from tempopt.verdict.statistics.power import POWER, detectable_effect, deviation_interval, least_effect
+from tempopt.verdict.statistics.power import POWER, detectable_effect, deviation_interval, min_effect
 
 CONFIDENCE = 0.8
-"""Chance, at least, that a range holds the smallest gain that can be shown."""
+"""Smallest probability that a range contains the smallest gain that can be shown."""
 
-HIGHEST_CORRELATION = 0.75
-"""The highest correlation of two runs that share a seed that a range reckons with.
-
-In recorded trainings it is 0.03 to 0.66 (benchmarks/README.md, "How small a gain can be shown").
+MAX_CORRELATION = 0.75
+"""Largest correlation, between two runs with the same seed, that a range allows for.  In recorded trainings
+it is 0.03 to 0.66 (benchmarks/README.md, "How small a gain can be shown").
 """
 
 LARGE_GAIN = 2.0
-"""The gain that a forecast of runs takes, in standard deviations of a pair's difference."""
+"""Gain in a forecast of runs, in standard deviations of a pair's difference."""
 
-# A race keeps the candidates that were lucky on the seeds it has seen, and arms differ in how noisy they are:
-# intervals of 80 % held in 76 to 83 % of simulated studies.
-_OF_CHOOSING = 0.9
+# A race keeps candidates that were lucky on the first seeds, and arms differ in their noise: intervals of 80
+# % covered the truth in 76 to 83 % of simulated studies.
+_CHOOSING_CONFIDENCE = 0.9
 
 Source = Literal["baseline", "choose", "confirm"]
 
-_FEWEST = 2
+_MIN_RUNS = 2
 _STUDIES = 20_000
 _HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseEstimate:
-    """What runs tell of the standard deviation of a pair's difference.
+    """Estimate of the standard deviation of a pair's difference.
 
     Args:
-        source: The kind of the runs: single runs at τ = 1, arms on common seeds, or confirmed pairs.
-        runs: How many runs that are.
-        deviation: Of single runs, the standard deviation between seeds; of others, that of a difference.
+        source: Kind of the runs: single runs at τ = 1, arms on common seeds, or confirmed pairs.
+        runs: Number of these runs.
+        deviation: Of single runs, the standard deviation between seeds; otherwise that of a difference.
         freedom: Its degrees of freedom.
     """
 
@@ -68,12 +67,12 @@ class NoiseEstimate:
 
     @property
     def difference(self) -> tuple[float, float]:
-        """The standard deviation of a pair's difference: the ends of a range of that confidence."""
-        confidence = _OF_CHOOSING if self.source == "choose" else CONFIDENCE
+        """Interval of the standard deviation of a pair's difference, at that confidence."""
+        confidence = _CHOOSING_CONFIDENCE if self.source == "choose" else CONFIDENCE
         low, high = deviation_interval(self.deviation, self.freedom, confidence=confidence)
         if self.source != "baseline":
             return low, high
-        return low * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), high * math.sqrt(2.0)
+        return low * math.sqrt(2 * (1 - MAX_CORRELATION)), high * math.sqrt(2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +80,9 @@ class DetectableEffect:
     """The smallest gain that a confirmation shows with a chance of 80 %.
 
     Args:
-        pairs: Confirming seeds, at most.
+        pairs: Largest number of confirming seeds.
         alpha: Two-sided level of the first verdict.
-        power: The chance.
+        power: Probability to show the gain.
         comparisons: Comparisons that have to show it: with the baseline, and with a twin that may differ.
         effect: The gain, in standard deviations of a pair's difference.
     """
@@ -96,8 +95,8 @@ class DetectableEffect:
 
     @property
     def in_seeds(self) -> tuple[float, float]:
-        """The gain in standard deviations between seeds: the least and the most that it may be."""
-        return self.effect * math.sqrt(2 * (1 - HIGHEST_CORRELATION)), self.effect * math.sqrt(2.0)
+        """The gain in standard deviations between seeds: smallest and largest possible value."""
+        return self.effect * math.sqrt(2 * (1 - MAX_CORRELATION)), self.effect * math.sqrt(2.0)
 
     def range(self, noise: NoiseEstimate) -> tuple[float, float]:
         """Return the range of the gain in units of the metric."""
@@ -108,8 +107,8 @@ class DetectableEffect:
 def detectable(spec: StudySpec) -> DetectableEffect:
     """Return the smallest gain that a study can show in its first verdict.
 
-    By Student's test; those of signs and ranks see a little less. Where the twin may differ from the baseline
-    both have to show the gain, so that each is asked for half of the chance to miss it.
+    By Student's test. If the twin may differ from the baseline, both comparisons have to show the gain, so
+    each may miss it with half of the probability.
     """
     comparisons = 2 if spec.has_twin else 1
     alpha = alpha_for_verdict(1)
@@ -129,13 +128,13 @@ def detectable(spec: StudySpec) -> DetectableEffect:
 
 
 def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
-    """Return the expected number of pairs of a confirmation that interim looks may end.
+    """Return the expected number of pairs of a confirmation, which interim looks may end early.
 
-    Without a gain it ends where the winner is behind: the chance to be ahead at the first j of equally spaced
-    looks is C(2j, j) / 4^j (Sparre Andersen 1954).
+    Without a gain it ends where the winner is behind: the probability to be ahead at the first j of equally
+    spaced looks is C(2j, j) / 4^j (Sparre Andersen 1954).
 
     Args:
-        spec: The study's spec, which confirms something.
+        spec: The study's spec, with a confirmation.
         gain: Whether there is a gain, of two standard deviations of a pair's difference.
     """
     confirm = spec.study.seeds.confirm
@@ -150,7 +149,7 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
 def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> float:
     """Return the effect that interim looks show with a probability, by simulated confirmations."""
     simulated = _simulate_confirmations(first_look, max_pairs, alpha)
-    return least_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_HALVINGS)
+    return min_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_HALVINGS)
 
 
 @lru_cache(maxsize=4)
@@ -163,12 +162,12 @@ def _simulate_confirmations(first_look: int, max_pairs: int, alpha: float) -> Si
 
 
 class Simulated:
-    """Confirmations of no gain, each of which may be looked at on the way.
+    """Simulated confirmations without a gain, with interim looks.
 
     Args:
         drawn_SN: Standard normal differences by study and pair.
-        looks: Numbers of pairs after which it is looked; a confirmation ends where the mean is not above 0.
-        limits: Two-sided p that has to be undercut at each look.
+        looks: Numbers of pairs at the looks; a confirmation ends at a look whose mean is not above 0.
+        limits: Two-sided p below which each look is significant.
     """
 
     def __init__(self, drawn_SN: np.ndarray, looks: Sequence[int], limits: Sequence[float]) -> None:
@@ -195,16 +194,17 @@ class Simulated:
 
 
 def estimate_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
-    """Return what the runs of a study tell of a pair's difference; None: too few are complete, or all equal.
+    """Return the noise of a pair's difference from the runs of a study; None if too few are complete, or all
+    equal.
 
-    The differences of confirmed pairs, those of parameter sets on common choosing seeds where there are none,
-    and before that the values of runs that differ in nothing but their seed.
+    It uses the differences of confirmed pairs; without these, those of parameter sets on common choosing
+    seeds; without these, the values of runs that differ in their seed only.
 
     Args:
         rows: The study's tickets.
         spec: Its spec.
     """
-    noise = _confirmation_noise(rows, spec) or _on_common_seeds(rows, spec) or _single(rows)
+    noise = _confirmation_noise(rows, spec) or _choosing_noise(rows, spec) or _single_run_noise(rows)
     return noise if noise is not None and noise.deviation > 0 else None
 
 
@@ -215,9 +215,9 @@ def _confirmation_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEsti
             list(gains_by_pair(rows, spec, of_round, reference).values())
             for reference in ("baseline", "twin")
         ]
-        varied_gains = [gains for gains in differences if len(gains) > _FEWEST and stdev(gains) > 0]
+        varied_gains = [gains for gains in differences if len(gains) > _MIN_RUNS and stdev(gains) > 0]
         if varied_gains:
-            # a gain has to hold over both, and the noisier one decides
+            # a gain has to hold over both, and the noisier one is decisive
             widest = max(varied_gains, key=stdev)
             return NoiseEstimate(
                 source="confirm", runs=2 * len(widest), deviation=stdev(widest), freedom=len(widest) - 1
@@ -225,8 +225,8 @@ def _confirmation_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEsti
     return None
 
 
-def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
-    """Return what remains of values on common seeds beside what parameters do and what seeds do."""
+def _choosing_noise(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimate | None:
+    """Return the residuals of values on common seeds, after the effects of parameters and of seeds."""
     rounds = sorted({row.round for row in rows if row.kind == "choose"}, reverse=True)
     for of_round in rounds:
         values = values_on_choosing_seeds(rows, spec, of_round)
@@ -249,21 +249,21 @@ def _on_common_seeds(rows: Sequence[TicketRow], spec: StudySpec) -> NoiseEstimat
 def _residual(table_CP: np.ndarray) -> NoiseEstimate | None:
     candidates, pairs = table_CP.shape
     freedom = (candidates - 1) * (pairs - 1)
-    if freedom < _FEWEST:
+    if freedom < _MIN_RUNS:
         return None
     rest_CP = table_CP - table_CP.mean(axis=1, keepdims=True) - table_CP.mean(axis=0) + table_CP.mean()
     deviation = math.sqrt(2.0 * float((rest_CP**2).sum()) / freedom)
     return NoiseEstimate(source="choose", runs=table_CP.size, deviation=deviation, freedom=freedom)
 
 
-def _single(rows: Iterable[TicketRow]) -> NoiseEstimate | None:
+def _single_run_noise(rows: Iterable[TicketRow]) -> NoiseEstimate | None:
     values: dict[str, list[float]] = {}
     for row in rows:
         if row.kind == "baseline" and is_usable(row) and row.value is not None:
             values.setdefault(training_key(row.parameters or {}), []).append(row.value)
     repeated_values = [run_values for run_values in values.values() if len(run_values) > 1]
     freedom = sum(len(run_values) - 1 for run_values in repeated_values)
-    if freedom < _FEWEST:
+    if freedom < _MIN_RUNS:
         return None
     squares = sum((len(run_values) - 1) * variance(run_values) for run_values in repeated_values)
     return NoiseEstimate(

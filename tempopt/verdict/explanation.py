@@ -1,7 +1,7 @@
-"""Which runs explain a verdict: what each part of the winner is worth, and what would do in its place.
+"""Runs that explain a verdict: the worth of each part of the winner, and simpler alternatives.
 
-Each part of the winner that is not neutral is made neutral, one at a time, on the confirming seeds. Simpler
-plans and learned temperatures are ordered on the choosing seeds, and the best of each are trained on the
+Each part of the winner that is not neutral is set to neutral, one at a time, on the confirming seeds. Simpler
+plans and learned temperatures are ranked on the choosing seeds, and the best of each are trained on the
 confirming seeds. Pure: rows in, new tickets out; verdict.py evaluates them.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tempopt.spec.domains import UNSET
 from tempopt.storage.rows import NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
-    Arm,
+    ConfirmationArm,
     current_round,
     join_arms,
     of_kind,
@@ -28,12 +28,12 @@ from tempopt.temperature import (
     NEUTRAL,
     NORMALISATION,
     active_groups,
-    at_constant,
+    add_learned_temperatures,
     drop_unused_params,
     join_name,
+    make_constant,
     remove_part,
     training_key,
-    with_learned_temperatures,
 )
 from tempopt.verdict.paired_evidence import is_confirmation_complete
 from tempopt.verdict.pairs import (
@@ -52,7 +52,7 @@ LEARNED_ARM = "learned"
 """Arm of the baseline with its temperatures learned, on the confirming seeds."""
 _SIMPLER = "simpler"
 _MOVING = ("schedule", "control")
-# several of them share a column of 255 letters
+# several names share a column of 255 characters
 _LONGEST = 28
 
 
@@ -61,12 +61,12 @@ class Simpler:
     """A plan with some of the winner's parts.
 
     Args:
-        parts: Those that it keeps, as in :data:`tempopt.temperature.GROUPS`.
-        parameters: The whole parameter set.
+        parts: Its parts, as in :data:`tempopt.temperature.GROUPS`.
+        params: The whole parameter set.
     """
 
     parts: tuple[str, ...]
-    parameters: Parameters
+    params: Parameters
 
 
 def arm_without(part: str) -> str:
@@ -76,16 +76,16 @@ def arm_without(part: str) -> str:
     return f"without_{part}"
 
 
-def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Parameters]:
-    """Return the winner with one part made neutral, by part, for each part that is not neutral.
+def ablate(spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters]) -> dict[str, Parameters]:
+    """Return the winner with one part set to neutral, by part, for each part that is not neutral.
 
-    What is no temperature and has a baseline (a normaliser, label smoothing) is a part, too, and the searched
-    parameters of generation together are one. Without its schedule, or its control of the entropy, the winner
-    has the geometric mean of the schedule in place of it.
+    Method parameters (a normaliser, label smoothing) are parts too, and the searched parameters of generation
+    together are one. Without its schedule or entropy control, the winner has the geometric mean of the
+    schedule.
 
     Args:
         spec: The study's spec.
-        arms: What is confirmed.
+        arms: The confirmed arms.
     """
     winner = arms["search"]
     ablations = {part: remove_part(winner, part) for part in active_groups(winner)}
@@ -93,9 +93,9 @@ def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Paramet
     if len(moving_parts) == 1:
         constant = arms.get("constant_twin") or arms.get("constant")
         ablations[moving_parts[0]] = constant or ablations[moving_parts[0]]
-    for name in spec.method_names:
+    for name in spec.method_parameter_names:
         if name == "window":
-            # the width of what local_share makes: no part by itself
+            # the width belongs to local_share and is not a part
             continue
         baseline = spec.search[name].baseline
         value = NEUTRAL[name] if name in NORMALISATION else baseline
@@ -107,7 +107,7 @@ def ablate(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> dict[str, Paramet
     return ablations
 
 
-def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
+def simpler_plans(arms: Mapping[ConfirmationArm, Parameters]) -> list[Simpler]:
     """Return the plans that keep one part of the winner, or all but one; the fewest parts first."""
     winner = arms["search"]
     parts = active_groups(winner)
@@ -123,25 +123,25 @@ def simpler_plans(arms: Mapping[Arm, Parameters]) -> list[Simpler]:
             name, _, group = part.rpartition(".")
             level = constant.get(join_name(name, "temperature_init"))
             if group in _MOVING and part not in part_set and level is not None:
-                parameters = at_constant(parameters, level, name)
+                parameters = make_constant(parameters, level, name)
         for part in parts:
             if part not in part_set:
                 parameters = remove_part(parameters, part)
         if (key := training_key(parameters)) not in known_keys:
             known_keys.add(key)
-            plans.append(Simpler(parts=part_set, parameters=parameters))
+            plans.append(Simpler(parts=part_set, params=parameters))
     return plans
 
 
 def explanation_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, *, is_requested: bool = False
 ) -> list[NewTicket]:
-    """Return the next runs that explain a verdict; none if that is not wanted, or was done.
+    """Return the next runs that explain a verdict; empty if this is not requested, or complete.
 
     Args:
-        tickets: All tickets of the study, which are all over, the confirmation's among them.
+        tickets: All tickets of the study, all of them ended, including the confirmation's.
         spec: The study's spec.
-        is_requested: Whether an explanation is wanted whatever the spec says.
+        is_requested: Whether an explanation is requested regardless of the spec.
     """
     this_round = current_round(tickets)
     arms = confirmed_arms(of_kind(tickets, "confirm", of_round=this_round))
@@ -157,21 +157,21 @@ def explanation_tickets(
     return _choosing_tickets(tickets, spec, arms) or _confirming_tickets(tickets, spec, arms, this_round)
 
 
-def explanation_at_most(tickets: Sequence[TicketRow], spec: StudySpec, added: Sequence[NewTicket]) -> int:
-    """Return how many runs explain a verdict at most, of which those that are added are the next."""
+def max_explanation_runs(tickets: Sequence[TicketRow], spec: StudySpec, added: Sequence[NewTicket]) -> int:
+    """Return the largest number of runs of an explanation whose next runs are ``added``."""
     if added[0].kind == "ablation":
         return len(added)
     confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
     arms = confirmed_arms(confirm)
     confirmed = set(map(training_key, arms.values()))
     ablations = set(map(training_key, ablate(spec, arms).values())) - confirmed
-    plans = {training_key(plan.parameters) for plan in simpler_plans(arms)} - confirmed - ablations
+    plans = {training_key(plan.params) for plan in simpler_plans(arms)} - confirmed - ablations
     num_arms = len(ablations) + bool(plans) + bool(_learned_sets(spec, arms))
     return len(added) + num_arms * len({ticket.pair for ticket in confirm})
 
 
 def round_of_explanation(tickets: Sequence[TicketRow], of_round: int) -> int | None:
-    """Return the last round of a verdict in which the winner was explained; None: in none."""
+    """Return the last round of a verdict that has an explanation of the winner; None if none has."""
     rounds = (
         round_number
         for round_number in rounds_of_verdict(tickets, of_round)
@@ -181,42 +181,45 @@ def round_of_explanation(tickets: Sequence[TicketRow], of_round: int) -> int | N
 
 
 def _choosing_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters]
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters]
 ) -> list[NewTicket]:
-    """Return the runs on choosing seeds that are still needed to order what may replace the winner."""
+    """Return the missing runs on choosing seeds that rank what may replace the winner."""
     plans, learned_sets = simpler_plans(arms), _learned_sets(spec, arms)
     if not plans and not learned_sets:
         return []
-    sets = [arms["search"], arms["baseline"], *(plan.parameters for plan in plans), *learned_sets]
+    sets = [arms["search"], arms["baseline"], *(plan.params for plan in plans), *learned_sets]
     return list_missing_on_choosing_seeds(tickets, spec, sets, _SIMPLER)
 
 
-def _learned_sets(spec: StudySpec, arms: Mapping[Arm, Parameters]) -> list[Parameters]:
-    """Return the baseline with its temperatures learned, at each learning rate; none if they cannot be."""
+def _learned_sets(spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters]) -> list[Parameters]:
+    """Return the baseline with its temperatures learned, at each learning rate; empty if they cannot be
+    learned.
+    """
     learned_spec = spec.study.learned
     return (
-        [with_learned_temperatures(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS]
+        [add_learned_temperatures(arms["baseline"], ratio, learns=learned_spec) for ratio in LR_RATIOS]
         if spec.learns
         else []
     )
 
 
 def _best_learned(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters], this_round: int
 ) -> Parameters | None:
-    """Return the better of the learned sets on the choosing seeds; the first where none has a mean."""
+    """Return the better of the learned sets on the choosing seeds; the first one if none has a mean."""
     mean_of = mean_by_candidate(tickets, spec, this_round)
     sets = _learned_sets(spec, arms)
     return max(sets, key=lambda learned: mean_of.get(training_key(learned), -math.inf), default=None)
 
 
 def simplest(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], of_round: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters], of_round: int
 ) -> Simpler | None:
-    """Return the simpler plan that is tested: the one with the fewest parts that seems to do.
+    """Return the simpler plan to test: the one with the fewest parts that is promising; None if there is
+    none.
 
-    It seems to do if it keeps, in the mean over the choosing seeds, what lies half way between all of the
-    gain and ``study.keep_share`` of it. None: there is none.
+    A plan is promising if its mean over the choosing seeds keeps at least the midpoint between the whole gain
+    and ``study.keep_share`` of it.
     """
     means = mean_by_candidate(tickets, spec, of_round)
 
@@ -230,18 +233,18 @@ def simplest(
     candidates = [
         (len(plan.parts), -mean, plan)
         for plan in simpler_plans(arms)
-        if (mean := mean_of(plan.parameters)) is not None and mean >= min_mean
+        if (mean := mean_of(plan.params)) is not None and mean >= min_mean
     ]
     return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
 def _confirming_tickets(
-    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[Arm, Parameters], this_round: int
+    tickets: Sequence[TicketRow], spec: StudySpec, arms: Mapping[ConfirmationArm, Parameters], this_round: int
 ) -> list[NewTicket]:
-    """Return the runs on the confirming seeds; what is confirmed anyway is not trained again."""
+    """Return the runs on the confirming seeds; confirmed parameter sets are not trained again."""
     params_by_arm = {arm_without(part): parameters for part, parameters in ablate(spec, arms).items()}
     if plan := simplest(tickets, spec, arms, this_round):
-        params_by_arm[SIMPLEST] = plan.parameters
+        params_by_arm[SIMPLEST] = plan.params
     if (learned := _best_learned(tickets, spec, arms, this_round)) is not None:
         params_by_arm[LEARNED_ARM] = learned
     confirmed = {training_key(parameters) for parameters in arms.values()}

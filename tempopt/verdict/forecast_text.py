@@ -1,4 +1,4 @@
-"""What is to be expected of a study, in plain words; computes nothing."""
+"""Forecast of a study as text; computes nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SOURCES = {"choose": "runs on common seeds", "confirm": "confirming runs"}
 
 
 def format_duration(seconds: float) -> str:
-    """Return a duration as people plan with it: ``42 s``, ``12 min``, ``5.5 h`` or ``9 days``."""
+    """Return a duration as text for planning: ``42 s``, ``12 min``, ``5.5 h`` or ``9 days``."""
     for unit, name, until in ((1.0, "s", 90.0), (_MINUTE, "min", 90 * _MINUTE), (_HOUR, "h", 2 * _DAY)):
         if seconds < until:
             return f"{_short(seconds / unit)} {name}"
@@ -22,7 +22,7 @@ def _short(value: float) -> str:
 
 
 def format_worker_count(workers: int, gpus: float) -> str:
-    """Return what a study is carried out with: ``2 workers``, ``one GPU``."""
+    """Return the resources of a study as text: ``2 workers``, ``one GPU``."""
     if not gpus:
         return "1 worker" if workers == 1 else f"{workers} workers"
     cards = workers * gpus
@@ -41,7 +41,7 @@ def runs_text(runs: PlannedRuns) -> str:
 
 
 def effect_text(detectable: DetectableEffect) -> str:
-    """Return the gain that can be shown while no run is known."""
+    """Return the gain that can be shown, before there are runs."""
     low, high = detectable.in_seeds
     return (
         f"gains of {detectable.effect:.2g} standard deviations of a pair's difference "
@@ -53,10 +53,10 @@ def gain_text(detectable: DetectableEffect, noise: NoiseEstimate, metric: str, b
     """Return the range of the smallest gain that can be shown.
 
     Args:
-        detectable: What can be shown.
-        noise: The runs that tell of the noise.
+        detectable: The smallest gain.
+        noise: Noise estimated from runs.
         metric: Name of the metric.
-        baseline: What the baseline is called, as in ``τ = 1``.
+        baseline: Name of the baseline, such as ``τ = 1``.
     """
     low, high = detectable.range(noise)
     source = f"runs at {baseline}" if noise.source == "baseline" else _SOURCES[noise.source]

@@ -1,7 +1,7 @@
-"""Whether the winner, or something simpler, keeps the guards of a study: non-inferiority to the baseline.
+"""Tests whether the winner, or a simpler alternative, keeps the guards: non-inferiority to the baseline.
 
-Pure: rows and measurements in, answers out. Runs count as in paired_evidence.py: a pair of which a run was
-lost is left out, and a run that diverged counts with the worst value that any run of the two arms reached.
+Pure: rows and measurements in, results out. Runs count as in paired_evidence.py: a pair with a lost run is
+left out, and a diverged run counts with the worst value that any run of the two arms reached.
 """
 
 from __future__ import annotations
@@ -29,26 +29,25 @@ NOT_THERE = "it was not measured at that temperature"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardResult:
-    """What the confirmation says of one guard.
+    """Result of the confirmation for one guard.
 
     Args:
         name: The metric.
-        text: The guard as the spec has it.
-        state: ``kept``: the winner is shown to stay within the margin; ``broken``: it is shown not to;
-            ``not_shown``: neither; ``not_measured``: there is nothing to tell by.
-        side: ``most`` or ``least``, which side of the baseline is guarded.
-        margin: How far the winner may be on that side: a share of the baseline's mean where the text has %,
-            else in the unit of what is guarded.
-        answer: What is left of the margin, by pair, in the unit of what is guarded; None if not measured.
+        text: The guard in the spec.
+        state: ``kept``: the winner is shown to stay within the margin; ``broken``: it is shown to exceed it;
+            ``not_shown``: neither; ``not_measured``: there are no measurements.
+        side: ``most`` or ``least``: the guarded side of the baseline.
+        margin: Allowed distance on that side: a share of the baseline's mean if the text has %, else in the
+            unit of the metric.
+        answer: Distance to the margin by pair, in the unit of the metric; None if not measured.
         baseline: Mean of the baseline over the pairs, None if not measured.
-        change: The winner's mean less the baseline's, None if not measured.
-        low: Lower end of the interval of that change, as the test of the margin has it: the guard is kept
-            where the end on the guarded side is within the margin. None if not measured, infinite with too
-            few pairs.
+        change: The winner's mean minus the baseline's, None if not measured.
+        low: Lower end of the interval of that change by the test of the margin: the guard is kept if the end
+            on the guarded side is within the margin. None if not measured, infinite with too few pairs.
         high: Its upper end.
-        diverged: Pairs on which the winner diverged.
-        reference_diverged: Pairs on which the baseline diverged.
-        why: Why it is not measured, in words; empty if it is.
+        diverged: Number of pairs on which the winner diverged.
+        reference_diverged: Number of pairs on which the baseline diverged.
+        why: Why it was not measured, as text; empty if it was.
     """
 
     name: str
@@ -67,11 +66,11 @@ class GuardResult:
 
     @property
     def blocks_recommendation(self) -> bool:
-        """Whether what it was tested on may not be recommended: it is not shown to keep the guard."""
+        """Whether the tested arm may not be recommended, since it is not shown to keep the guard."""
         return self.state != "kept"
 
     def relative(self, value: float | None) -> float | None:
-        """Return a change as a share of the size of the baseline's mean; None: there is no such share."""
+        """Return a change as a share of the baseline's absolute mean; None if that is undefined."""
         if value is None or not self.baseline:
             return None
         return value / abs(self.baseline)
@@ -85,16 +84,16 @@ def evaluate_guards(
     kind: Kind = "confirm",
     reference: str = "baseline",
 ) -> tuple[GuardResult, ...]:
-    """Return what the pairs of a verdict say of each guard of the study, in the order of the spec.
+    """Return the result of each guard of the study over the pairs of a verdict, in the order of the spec.
 
     Args:
         evidence: The pairs.
-        measurements: What confirm and ablation runs measured at their end.
-        arm: Arm that is to keep the guards.
+        measurements: Measurements of confirm and ablation runs.
+        arm: Arm that has to keep the guards.
         kind: Kind of its runs.
-        reference: Arm that it is compared with.
+        reference: Reference of the arm.
     """
-    values_by_name = _by_name(measurements)
+    values_by_name = _group_by_name(measurements)
     guards = []
     for spec in evidence.spec.study.guarded:
         values = values_by_name.get(guard_name(metric_name_for_kind("confirm", evidence.spec), spec.name), {})
@@ -106,22 +105,22 @@ def evaluate_guards(
 def guards_at_inference(
     evidence: Evidence, measurements: Iterable[Measurement], plan: str
 ) -> tuple[GuardResult, ...]:
-    """Return what is said of each guard of models trained at τ = 1 that are evaluated under another plan.
+    """Return the result of each guard for models trained at τ = 1 and evaluated under another plan.
 
-    Metrics are compared on the pairs on which the gain under that plan is counted.
+    Metrics are compared on the pairs on which the gain under that plan is estimated.
 
     Args:
         evidence: The pairs.
-        measurements: What confirm runs measured at their end.
+        measurements: Measurements of confirm runs.
         plan: Name of the plan.
     """
-    values_by_name, split = _by_name(measurements), evidence.spec.study.confirm_on
+    values_by_name, split = _group_by_name(measurements), evidence.spec.study.confirm_on
     guards = []
     for spec in evidence.spec.study.guarded:
         names = f"{split}:{plan}", metric_name_for_kind("confirm", evidence.spec)
         values = [values_by_name.get(guard_name(name, spec.name), {}) for name in names]
         if not values[0]:
-            guards.append(_without_test(spec, "not_measured", NOT_THERE))
+            guards.append(_untested_result(spec, "not_measured", NOT_THERE))
             continue
         runs = [
             eval_runs_by_round(_runs_by_round(evidence, "baseline", metric_values), split)
@@ -131,7 +130,7 @@ def guards_at_inference(
     return tuple(guards)
 
 
-def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]:
+def _group_by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]:
     values_by_name: dict[str, dict[int, float]] = {}
     for measurement in measurements:
         values_by_name.setdefault(measurement.name, {})[measurement.ticket_id] = measurement.value
@@ -141,7 +140,7 @@ def _by_name(measurements: Iterable[Measurement]) -> dict[str, dict[int, float]]
 def _runs_by_round(
     evidence: Evidence, arm: str, values: Mapping[int, float], kind: Kind = "confirm"
 ) -> list[PairedRuns]:
-    """Return the values of an arm's runs in a metric, round by round."""
+    """Return the values of a metric in the runs of an arm, by round."""
     runs_by_round = []
     for of_round in evidence.rounds:
         runs = evidence.tickets(kind, arm, of_round)
@@ -157,7 +156,7 @@ def _runs_by_round(
     return runs_by_round
 
 
-def _without_test(spec: GuardSpec, state: State, why: str = "") -> GuardResult:
+def _untested_result(spec: GuardSpec, state: State, why: str = "") -> GuardResult:
     return GuardResult(
         name=spec.name, text=spec.text, state=state, side=spec.side, margin=spec.margin, why=why
     )
@@ -175,7 +174,7 @@ def _evaluate_guard(
     ]
     values = [value for round_runs in (*winner, *baseline) for value in round_runs.values.values()]
     if not any(pairs) or not values:
-        return _without_test(spec, "not_measured", NO_VALUE)
+        return _untested_result(spec, "not_measured", NO_VALUE)
     worst = max(values) if spec.side == "most" else min(values)
     of_winner, of_baseline = (
         [
@@ -210,7 +209,7 @@ def _evaluate_guard(
     elif answer.is_worse:
         state = "broken"
     return replace(
-        _without_test(spec, state),
+        _untested_result(spec, state),
         answer=answer,
         baseline=mean,
         change=fmean(of_winner) - mean,

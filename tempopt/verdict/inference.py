@@ -1,9 +1,9 @@
-"""What evaluating trained models at another temperature gains: measurements in, comparisons out.
+"""Gain from evaluating trained models at another temperature: measurements in, comparisons out.
 
-The plan is picked on validation data and its gain is estimated on the confirmation's, for each arm by itself:
-the baseline's models for what can be had without any training at another temperature, the twin's for the
-share of the winner's gain, and the winner's own, for it may be tuned at inference as well. Where there is no
-test data the plan is picked on every other pair, and its gain is estimated on the pairs between them.
+For each arm, the plan is selected on validation data and its gain is estimated on the confirmation's data:
+for the baseline's models, to find the gain without training at another temperature; for the twin's, to find
+the share of the winner's gain; and for the winner's own, which may be tuned at inference too. Without test
+data the plan is selected on every second pair, and its gain is estimated on the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tempopt.verdict.run_evaluations import metric_name_for_kind
 from tempopt.verdict.statistics.fieller import Ratio, fieller
 
 AS_TRAINED = "as trained"
-"""Name of a model's own plan among those that are compared."""
+"""Name of a model's own plan among the compared ones."""
 
 _Pair = tuple[int, int]
 _Values = Mapping[str, Mapping[_Pair, float]]
@@ -30,13 +30,12 @@ _Values = Mapping[str, Mapping[_Pair, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedInference:
-    """An arm whose models were evaluated at the temperature that is best for them.
+    """An arm whose models were evaluated at their best temperature.
 
     Args:
-        plan_name: Name of the plan that was picked, as ``constant=0.5``; ``winner`` is the winner's final
-            plan.
-        answer: What it gains over the same models as they were trained.
-        curve: Mean on the validation data by plan; what they are as trained is among them.
+        plan_name: Name of the selected plan, such as ``constant=0.5``; ``winner`` is the winner's final plan.
+        answer: Its gain over the same models as trained.
+        curve: Mean on the validation data by plan, including the models as trained.
     """
 
     plan_name: str
@@ -46,17 +45,18 @@ class TunedInference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferenceOnly:
-    """How much of the gain needs no training at another temperature.
+    """The part of the gain that needs no training at another temperature.
 
     Args:
-        baseline: The models trained at τ = 1, tuned at inference: what is to be had without training.
-        twin: The models of the winner's twin, tuned at inference likewise; None if they were not measured.
-        winner: The same of the winner's own models.
-        share: What the twin's models gain at inference as a share of the winner's gain over the twin; None
-            unless the total gain is significant.
-        difference: The winner over the baseline, both tuned at inference; None if it was not measured.
-        keep_share_result: Whether the baseline, tuned at inference, keeps ``study.keep_share`` of what the
-            winner, tuned likewise, gains over the baseline as trained; None if the winner was not measured.
+        baseline: The models trained at τ = 1, tuned at inference: the gain without training.
+        twin: The models of the winner's twin, tuned at inference; None if they were not measured.
+        winner: The winner's own models, tuned at inference.
+        share: Gain of the twin's models at inference as a share of the winner's gain over the twin; None
+            unless the primary gain is significant.
+        difference: The winner against the baseline, both tuned at inference; None if not measured.
+        keep_share_result: Whether the baseline tuned at inference keeps ``study.keep_share`` of the gain of
+            the winner, tuned in the same way, over the baseline as trained; None if the winner was not
+            measured.
     """
 
     baseline: TunedInference
@@ -68,27 +68,28 @@ class InferenceOnly:
 
     @property
     def answer(self) -> PairedResult:
-        """What the baseline's models gain at inference."""
+        """Gain of the baseline's models at inference."""
         return self.baseline.answer
 
     @property
     def plan_name(self) -> str:
-        """Name of the plan that was picked for the baseline's models."""
+        """Name of the plan selected for the baseline's models."""
         return self.baseline.plan_name
 
 
 def inference_only(
-    evidence: Evidence, measurements: Iterable[Measurement], total: PairedResult
+    evidence: Evidence, measurements: Iterable[Measurement], primary: PairedResult
 ) -> InferenceOnly | None:
-    """Return the answers about inference; None if there are none, as where no evaluation reads a temperature.
+    """Return the gains at inference; None if there are none, for example if no evaluation reads a
+    temperature.
 
     Args:
         evidence: The pairs of the verdict's round.
-        measurements: What the confirm runs measured at their end.
-        total: The winner's gain over τ = 1.
+        measurements: Measurements of the confirm runs.
+        primary: The winner's gain over τ = 1.
     """
     if not evidence.spec.evaluated:
-        # what is evaluated does not read a temperature of the loss
+        # the evaluation does not read a temperature of the loss
         return None
     ticket_values: dict[int, dict[str, float]] = {}
     for measurement in measurements:
@@ -103,7 +104,7 @@ def inference_only(
     if winner is not None:
         difference = evidence.compare(winner[1], runs_of_baseline)
         kept_answer = test_keeps_share(evidence, runs_of_baseline, winner[1], evidence.runs("baseline"))
-    if total.significant and twin is not None:
+    if primary.significant and twin is not None:
         share = share_of(evidence, twin[1], evidence.runs("twin"))
     return InferenceOnly(
         baseline=baseline,
@@ -116,7 +117,7 @@ def inference_only(
 
 
 def share_of(evidence: Evidence, simpler: Sequence[PairedRuns], twin: Sequence[PairedRuns]) -> Ratio | None:
-    """Return what something gains over the twin as a share of what the winner gains over it."""
+    """Return the gain of runs over the twin as a share of the winner's gain over it."""
     winner = evidence.runs("search")
     pairs = [
         simpler_runs.pairs & twin_runs.pairs & winner_runs.pairs
@@ -145,7 +146,7 @@ def _select_pairs(runs: Sequence[PairedRuns], pairs: Sequence[frozenset[int]]) -
 def _tune_arm(
     evidence: Evidence, arm: str, ticket_values: Mapping[int, Mapping[str, float]]
 ) -> tuple[TunedInference, list[PairedRuns]] | None:
-    """Pick the best plan of inference for an arm; return the result and the arm's runs under that plan."""
+    """Select the best plan of inference for an arm; return the result and the arm's runs under that plan."""
     metric_name, split = metric_name_for_kind("confirm", evidence.spec), evidence.spec.study.confirm_on
     plan_values: dict[str, dict[_Pair, float]] = {}
     validation_values: dict[str, dict[_Pair, float]] = {}
@@ -198,11 +199,11 @@ def _tune_arm(
 
 
 def _split_pairs(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]:
-    """Return the pairs on which a plan is picked, and those on which its gain is estimated.
+    """Return the pairs for selecting a plan, and those for estimating its gain.
 
-    With test data they are all pairs, for both: picking looks at the validation data alone. Without, every
-    other pair is for picking. Picking for each pair on all others would use each pair many times, so that the
-    differences were not independent: a "96 % interval" of that kind holds the truth in 80 %.
+    With test data both are all pairs, since selection uses validation data only. Without test data, every
+    second pair is for selection. Selecting for each pair on all others would use each pair many times, so
+    that the differences were not independent: a "96 % interval" of that kind covers the truth in 80 %.
     """
     if split == "test":
         return pairs, pairs
@@ -211,7 +212,7 @@ def _split_pairs(pairs: set[_Pair], split: str) -> tuple[set[_Pair], set[_Pair]]
 
 
 def eval_runs_by_round(runs: Sequence[PairedRuns], split: str) -> list[PairedRuns]:
-    """Return the runs on which a plan of inference is counted, round by round."""
+    """Return the runs on which the gain of a plan of inference is estimated, by round."""
     return _select_pairs(
         runs,
         [frozenset(pair for pair in round_runs.pairs if _is_in_split(pair, split)) for round_runs in runs],
@@ -225,7 +226,7 @@ def _is_in_split(pair: int, split: str) -> bool:
 def _best_plan_name(
     evidence: Evidence, validation_values: _Values, plans: Sequence[str], pairs: set[_Pair]
 ) -> str:
-    """Return the name of the plan with the best mean on the validation data; ties go to a model's own."""
+    """Return the plan with the best mean on the validation data; if equal, the model's own plan."""
 
     def mean(plan: str) -> tuple[float, bool]:
         value = fmean(validation_values[plan][pair] for pair in sorted(pairs))

@@ -1,8 +1,9 @@
-"""A comparison of values that exist: which of them make pairs, and what they say of each variant.
+"""A comparison of existing values: pairing by seed, and the result for each variant.
 
-Pure. Two variants that have two seeds or more in common are compared on these seeds by the paired t-test,
-others by Welch's. Which test it is follows from the seeds alone, never from the values. All values are judged
-at once, at the level of a study's first verdict, which the variants share evenly as in set_comparison.py.
+Pure. A variant with at least two seeds in common with the reference is compared on these seeds by the paired
+t-test, otherwise by Welch's test. The choice follows from the seeds only, never from the values. All values
+are judged at once, at the level of a study's first verdict, which the variants share evenly as in
+set_comparison.py.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from tempopt.verdict.statistics.power import pairs_needed
 from tempopt.verdict.statistics.welch import welch_size_needed, welch_test
 
 ValuesBySeed = Mapping[str, float | None]
-"""Value of each run of a variant by its seed; None: the run failed."""
+"""Value of each run of a variant by its seed; None if the run failed."""
 
 
 def compare_values(
     values: Mapping[str, ValuesBySeed], reference: str, direction: Direction
 ) -> tuple[Comparison, dict[str, int | None]]:
-    """Return what the values say of each variant, and how many seeds it needs.
+    """Return the result for each variant, and the number of seeds that it needs.
 
     That is the number of seeds, of variant and reference, with which a new test shows a true gain of the
-    measured size with 80 % chance. None: a difference is shown, no gain was measured, its noise is not known,
-    the variant fails more often, or the number is above 100,000.
+    measured size with probability 80 %. It is None if a difference is already shown, no gain was measured,
+    its noise is unknown, the variant fails more often, or the number is above 100,000.
 
     Args:
-        values: Those of each variant, at least two variants with at least one seed each.
-        reference: The variant that the others are compared with.
-        direction: Which values are better.
+        values: Values by variant, at least two variants with at least one seed each.
+        reference: Name of the variant that the others are compared with.
+        direction: Whether larger or smaller values are better.
     """
     numbers = {
         seed: number for number, seed in enumerate(dict.fromkeys(s for runs in values.values() for s in runs))
@@ -65,7 +66,7 @@ def compare_values(
         variants=tuple(variant for variant, _ in results.values()),
         confirmed_on=None,
         round=0,
-        looks=1,
+        verdict_number=1,
         alpha=alpha,
         means={name: fmean(runs.values.values()) for name, runs in runs_by_name.items() if runs.values},
     )
@@ -75,7 +76,7 @@ def compare_values(
 def _compare(
     name: str, arm: PairedRuns, reference: PairedRuns, direction: Direction, alpha: float
 ) -> tuple[Variant, int | None]:
-    """Return a variant with what is said of it, and the seeds that a test needs; None: not known."""
+    """Return a variant with its result, and the number of seeds that a test needs; None if unknown."""
     common, failures, needed = arm.pairs & reference.pairs, None, None
     if is_paired := len(common) > 1 or arm.pairs == reference.pairs:
         differences = list(differences_by_pair(arm, reference, direction).values())

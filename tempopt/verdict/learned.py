@@ -1,7 +1,7 @@
-"""Temperatures that training itself moves, learned or by an entropy: where they ended, and what they gain.
+"""Temperatures that training changes, learned or by entropy control: final values and gain.
 
-What learned ones gain is a secondary answer. They are those of the baseline, from where it has them, at one
-of two learning rates; what the winner is compared with does not depend on it.
+The gain of learned temperatures is a secondary result. They are learned at the baseline, from its
+temperatures, at one of two learning rates; the references of the winner do not depend on them.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from tempopt.verdict.paired_evidence import Evidence, PairedResult
 from tempopt.verdict.statistics.fieller import Ratio
 
 Ends = dict[str, tuple[float, float, float]]
-"""Temperatures at the end of training by name, attention's by the number of its layer: geometric mean, lowest
-and highest over the runs."""
+"""Temperatures at the end of training by name (attention's by the number of its layer): geometric mean,
+lowest and highest over the runs.
+"""
 
 
 def final_temperatures(
@@ -31,13 +32,13 @@ def final_temperatures(
     curve: str,
     kind: Kind = "confirm",
 ) -> Ends:
-    """Return where the temperatures of an arm's runs ended.
+    """Return the final temperatures of an arm's runs.
 
     Args:
         evidence: The pairs of the verdict's round.
-        measurements: What the confirm runs measured.
+        measurements: Measurements of the confirm runs.
         arm: The arm.
-        curve: What the names of the measurements begin with.
+        curve: Prefix of the names of the measurements.
         kind: Kind of the runs.
     """
     ticket_ids = {
@@ -55,14 +56,14 @@ def final_temperatures(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learned:
-    """Trainings that learn the temperatures beside the weights.
+    """Trainings that learn the temperatures together with the weights.
 
     Args:
         params: Parameters of the runs.
-        answer: What they gain over the baseline.
-        winner_over_it: What the winner gains over them; None if no pair of both is left.
-        share: What they gain over the baseline as a share of what the winner gains over it; None unless the
-            total gain is significant.
+        answer: Their gain over the baseline.
+        winner_over_it: The winner's gain over them; None if no pair of both is complete.
+        share: Their gain over the baseline as a share of the winner's; None unless the primary gain is
+            significant.
         ends: The temperatures at the end of training.
     """
 
@@ -74,19 +75,19 @@ class Learned:
 
     @property
     def lr_ratio(self) -> float:
-        """Learning rate of ln τ in ratio to that of the weights."""
+        """Learning rate of ln τ as a ratio to that of the weights."""
         return float(self.params[LEARNED])
 
 
 def evaluate_learned_arm(
-    evidence: Evidence, measurements: Iterable[Measurement], total: PairedResult
+    evidence: Evidence, measurements: Iterable[Measurement], primary: PairedResult
 ) -> Learned | None:
-    """Return the gain of learned temperatures; None if none were trained, or no pair of theirs is complete.
+    """Return the gain of learned temperatures; None if none were trained, or no pair is complete.
 
     Args:
         evidence: The pairs of the verdict's round.
-        measurements: What the runs measured.
-        total: The winner's gain over τ = 1.
+        measurements: Measurements of the runs.
+        primary: The winner's gain over τ = 1.
     """
     params = parameters_of(evidence.tickets("ablation", LEARNED_ARM, evidence.rounds[-1]), LEARNED_ARM)
     if params is None:
@@ -99,6 +100,6 @@ def evaluate_learned_arm(
         params=params,
         answer=answer,
         winner_over_it=evidence.compare(evidence.runs("search"), runs),
-        share=share_of(evidence, runs, baseline) if total.significant else None,
+        share=share_of(evidence, runs, baseline) if primary.significant else None,
         ends=final_temperatures(evidence, measurements, LEARNED_ARM, LEARNED_CURVE, kind="ablation"),
     )

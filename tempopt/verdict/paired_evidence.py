@@ -1,16 +1,16 @@
 """Comparisons of arms on paired seeds: rows in, gains with interval and p out.
 
-Pure. Which runs there are is pairs.py's business, which comparisons make a verdict is verdict.py's, and the
-statistics are paired_tests.py's.
+Pure. pairs.py plans the runs, verdict.py combines the comparisons into a verdict, and paired_tests.py has the
+statistics.
 
-How runs that did not end well count, decided before any was seen:
+How failed runs count, decided before any results:
 
-* *Lost* (the infrastructure failed on every attempt): its pair is left out and counted as dropped.
-  What the machine did says nothing about the temperature.
-* *Diverged*: leaving the pair out would reward parameters for the seeds they blow up on. The run counts
-  with the worst value that any run of the two arms that are compared reached: kinder than the truth,
-  so a gain over an arm that diverges is a lower bound. And so that kindness never makes a gain, an arm
-  that diverged on more seeds than the one it is compared with is not significantly better, whatever p.
+* *Lost* (the infrastructure failed on every attempt): the pair is left out and counted as dropped. The
+  failure of a machine is not evidence about the temperature.
+* *Diverged*: leaving the pair out would reward parameters for the seeds on which they diverge. The run counts
+  with the worst value that any run of the two compared arms reached: better than the truth, so a gain over an
+  arm that diverges is a lower bound. So that this never creates a gain, an arm that diverged on more seeds
+  than its reference is not significantly better, whatever p is.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class PairedResult:
     Args:
         paired: Estimate, interval and p over the pairs that count.
         dropped: Pairs left out because the infrastructure lost one of the two runs.
-        diverged: Pairs, or seeds of an independent sample, on which the arm diverged.
-        reference_diverged: The same of the reference.
-        component_results: The comparisons of which this is the more cautious; empty if it is one itself.
-        lost: References of which no run is left to compare with; nothing is shown without them.
-        skewness: Sample skewness of the differences in standard errors of that of a normal distribution; None
-            with fewer than six pairs, or where no two differ.
+        diverged: Number of pairs, or seeds of an independent sample, on which the arm diverged.
+        reference_diverged: The same for the reference.
+        component_results: The comparisons of which this is the more cautious; empty for a single one.
+        lost: Number of references without runs left to compare with; nothing is shown without them.
+        skewness: Sample skewness of the differences in standard errors under a normal distribution; None with
+            fewer than six pairs, or if all differences are equal.
     """
 
     paired: PairedTest
@@ -73,12 +73,12 @@ class PairedResult:
 
     @property
     def components(self) -> tuple[PairedResult, ...]:
-        """The comparisons of which this is the more cautious; itself if it is one."""
+        """The comparisons of which this is the more cautious; itself for a single one."""
         return self.component_results or (self,)
 
     @property
     def is_skewed(self) -> bool:
-        """Whether the differences are visibly skewed: the tests take them to spread alike to both sides."""
+        """Whether the differences are visibly skewed; the tests assume a symmetric distribution."""
         scores = [answer.skewness for answer in self.components]
         return any(score is not None and abs(score) > _SKEWED for score in scores)
 
@@ -90,7 +90,7 @@ class PairedResult:
 
     @property
     def significant(self) -> bool:
-        """Whether the arm is better, by p, and does not diverge more often; of several, than each of them."""
+        """Whether the arm is better by p, and does not diverge more often; of several, than each of them."""
         return not self.lost and all(
             answer.paired.significant and not answer.diverges_more for answer in self.components
         )
@@ -107,11 +107,11 @@ class PairedResult:
 
 
 def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | None:
-    """Return the comparison with all of several references at once; None: of none is a run left.
+    """Return the comparison with all of several references at once; None if no reference has runs left.
 
     It claims what each of them claims (an intersection-union test, Berger 1982, which needs no correction):
-    the gain is the smallest, the interval goes from the lowest end to the highest, and p is the largest, or 1
-    where the signs differ.
+    the gain is the smallest, the interval extends from the lowest to the highest end, and p is the largest,
+    or 1 if the signs differ.
     """
     valid_answers = [answer for answer in answers if answer is not None]
     lost = len(answers) - len(valid_answers)
@@ -139,7 +139,7 @@ def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedRuns:
-    """Value by pair and the pairs that diverged; what was lost is in neither."""
+    """Value by pair, and the pairs that diverged; lost runs are in neither."""
 
     values: dict[int, float]
     diverged: frozenset[int] = frozenset()
@@ -162,16 +162,16 @@ class PairedRuns:
 
 
 class Evidence:
-    """The pairs that the verdict of a round rests on, and the level at which it may claim.
+    """The pairs of the verdict of a round, and its level.
 
-    Pairs that were added to a verdict make a round of their own, which rests on the earlier ones, too.
+    Pairs that are added to a verdict make a new round, whose verdict includes the earlier pairs.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec.
         of_round: The round.
-        alone: Whether it rests on its own pairs, whatever was added to.
-        share: Part of the level that each comparison may spend, where several share it.
+        include_earlier: Whether the pairs of the earlier rounds that it adds to count as well.
+        share: Share of the level for each comparison, if several share it.
     """
 
     def __init__(
@@ -180,13 +180,13 @@ class Evidence:
         spec: StudySpec,
         of_round: int,
         *,
-        alone: bool = False,
+        include_earlier: bool = True,
         share: float = 1.0,
     ) -> None:
         self.spec = spec
         self.verdict_number = verdicts(tickets, of_round)
         self.alpha = share * alpha_for_verdict(self.verdict_number)
-        self.rounds = [of_round] if alone else rounds_of_verdict(tickets, of_round)
+        self.rounds = rounds_of_verdict(tickets, of_round) if include_earlier else [of_round]
         self._tickets = [ticket for ticket in tickets if ticket.round in self.rounds]
 
     def tickets(self, kind: Kind, arm: str, of_round: int) -> list[TicketRow]:
@@ -198,11 +198,11 @@ class Evidence:
         return [PairedRuns.of(self.tickets(kind, arm, of_round)) for of_round in self.rounds]
 
     def compare(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> PairedResult | None:
-        """Return the comparison over the pairs of which neither run was lost; None if there is none.
+        """Return the comparison over the pairs without a lost run; None if there is none.
 
         Args:
-            arm: Its runs, round by round.
-            reference: The same of what it is compared with.
+            arm: Its runs, by round.
+            reference: Runs of its reference, by round.
         """
         differences = self._differences(arm, reference)
         test = self.test(differences, self.spec.study.direction)
@@ -224,7 +224,7 @@ class Evidence:
         """Test paired differences over all rounds; None if there are no differences.
 
         Args:
-            differences: By pair, round by round.
+            differences: By pair, for each round.
             direction: Which sign of a difference is better.
         """
         stages = self._stages(differences)
@@ -240,7 +240,7 @@ class Evidence:
         )
 
     def stages(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[StageDifferences]:
-        """Return the differences of each round that has any, and how they were looked at."""
+        """Return the differences of each round that has any, with the looks at them."""
         return self._stages(self._differences(arm, reference))
 
     def _stages(self, differences: Sequence[Mapping[int, float]]) -> list[StageDifferences]:
@@ -263,16 +263,16 @@ class Evidence:
 
     @property
     def has_all_pairs(self) -> bool:
-        """Whether all pairs are there that the spec asks for, or more."""
+        """Whether there are at least as many pairs as the spec requires."""
         confirm = self.spec.study.seeds.confirm
         return len(self.rounds) > 1 or self.num_planned_pairs(self.rounds[-1]) >= confirm.max
 
     def num_planned_pairs(self, of_round: int) -> int:
-        """Return the number of pairs for which a round has tickets."""
+        """Return the number of pairs with tickets in a round."""
         return pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
 
     def _looks(self, pairs: Iterable[int], of_round: int) -> tuple[Look, ...] | None:
-        """Return after how many usable pairs a round was looked at, None if once."""
+        """Return the numbers of usable pairs at the looks at a round; None for a single look."""
         confirm, pairs = self.spec.study.seeds.confirm, sorted(pairs)
         num_pairs = pairs_of(of_kind(self._tickets, "confirm", of_round=of_round))
         if is_round_of_added_pairs(self._tickets, of_round) or confirm.min == confirm.max:
@@ -284,7 +284,7 @@ class Evidence:
         return tuple(looks.items()) or None
 
     def gains(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> list[float]:
-        """Return what an arm gains over its reference on each pair that counts, more being better."""
+        """Return the gain of an arm over its reference on each usable pair, larger being better."""
         return [
             gain
             for arm_runs, reference_runs in zip(arm, reference, strict=True)
@@ -298,16 +298,16 @@ def test_keeps_share(
     winner: Sequence[PairedRuns],
     baseline: Sequence[PairedRuns],
 ) -> PairedResult | None:
-    """Return whether something simpler keeps ``study.keep_share`` of the winner's gain over the baseline.
+    """Test whether an alternative keeps ``study.keep_share`` of the winner's gain over the baseline.
 
-    It is shown to where the answer is significant: simple is compared with what lies between the winner and
-    the baseline, pair by pair. None: no pair is left.
+    It is shown to if the result is significant: the alternative is compared, pair by pair, with the point
+    between the baseline and the winner. None if no pair is usable.
 
     Args:
         evidence: The pairs.
-        simple: Runs of what is simpler, round by round, as are the others.
-        winner: Those of the winner.
-        baseline: Those of what both are compared with.
+        simple: Runs of the simpler alternative, by round, like the others.
+        winner: Runs of the winner.
+        baseline: Runs of the common reference.
     """
     share = evidence.spec.study.keep_share
     worst_of: Callable[..., float] = min if evidence.spec.study.direction == "maximize" else max
@@ -337,10 +337,10 @@ def _count_diverged_pairs(runs: Sequence[PairedRuns], differences: Sequence[Mapp
 def values_by_pair(
     arm: PairedRuns, reference: PairedRuns, direction: Direction
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the values of both by pair, in order; a run that diverged has the worst value of the two."""
+    """Return the values of both by pair, in order; a diverged run has the worst value of the two arms."""
     values = [*arm.values.values(), *reference.values.values()]
     pick: Callable[..., float] = min if direction == "maximize" else max
-    # Without any value at all every difference is 0: two arms that always diverge are equally bad.
+    # Without any value every difference is 0: two arms that always diverge are equally bad.
     worst = pick(values, default=0.0)
     of_arm, of_reference = (
         {pair: runs.values.get(pair, worst) for pair in sorted(runs.pairs)} for runs in (arm, reference)
@@ -349,7 +349,7 @@ def values_by_pair(
 
 
 def differences_by_pair(arm: PairedRuns, reference: PairedRuns, direction: Direction) -> dict[int, float]:
-    """Return by pair, in their order, the arm's value minus the reference's, where neither was lost."""
+    """Return by pair, in order, the arm's value minus the reference's, if neither was lost."""
     values, reference_values = values_by_pair(arm, reference, direction)
     return {
         pair: value - reference_values[pair] for pair, value in values.items() if pair in reference_values
@@ -362,9 +362,9 @@ def gains_by_pair(
     of_round: int,
     reference: str = "baseline",
 ) -> dict[int, float]:
-    """Return the winner's gain over a reference on each pair of a round, as its verdict counts it.
+    """Return the winner's gain over a reference on each pair of a round, as in its verdict.
 
-    More is better, whatever the direction; pairs of which a run was lost are left out.
+    Larger is better for any direction; pairs with a lost run are left out.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     arm_runs, reference_runs = (
@@ -374,7 +374,7 @@ def gains_by_pair(
 
 
 def gains_of(arm: PairedRuns, reference: PairedRuns, spec: StudySpec) -> dict[int, float]:
-    """Return the gain of an arm's runs over a reference's by pair, as a comparison of one round counts it."""
+    """Return the gain of an arm's runs over a reference's by pair, as in a comparison of one round."""
     return {
         pair: to_maximize(difference, spec.study.direction)
         for pair, difference in differences_by_pair(arm, reference, spec.study.direction).items()
@@ -388,15 +388,15 @@ def paired_failures(
     alpha: float,
     has_failed: Callable[[float], bool] | None = None,
 ) -> FailureRates | None:
-    """Return how often two arms failed on the same seeds; None if neither did.
+    """Return how often two arms failed on the same seeds; None if neither failed.
 
-    Runs fail by diverging; what the infrastructure lost is left out.
+    Runs fail by diverging; lost runs are left out.
 
     Args:
-        arm: Its runs, round by round.
-        reference: The same of what it is compared with.
+        arm: Its runs, by round.
+        reference: Runs of its reference, by round.
         alpha: Level of the intervals.
-        has_failed: Returns whether a run that ends with this value counts as failed, too; None: none does.
+        has_failed: Returns whether a run with this final value counts as failed too; None: none does.
     """
     failed: list[list[bool]] = [[], []]
     for round_runs in zip(arm, reference, strict=True):
@@ -410,9 +410,9 @@ def paired_failures(
 
 
 def gain_over_baseline(evidence: Evidence) -> PairedResult | None:
-    """Return what the winner gains over τ = 1: over baseline and twin, each; None: no pair is left.
+    """Return the winner's gain over τ = 1: over baseline and twin, each; None if no pair is usable.
 
-    If one of them has lost all of its runs, the other says what there is to say, and no gain is shown.
+    If one of them has lost all of its runs, the other one gives the estimate, and no gain is shown.
     """
     winner = evidence.runs("search")
     return most_conservative([evidence.compare(winner, reference) for reference in baseline_runs(evidence)])
@@ -421,16 +421,16 @@ def gain_over_baseline(evidence: Evidence) -> PairedResult | None:
 def baseline_runs(evidence: Evidence) -> list[list[PairedRuns]]:
     """Return the runs that a gain has to hold over: the baseline's, and the twin's if it has its own."""
     baseline, twin = evidence.runs("baseline"), evidence.runs("twin")
-    # a twin without a run is another arm than the baseline, too: those that are equal share theirs
+    # a twin without runs differs from the baseline too, since equal arms share their runs
     return [baseline] if twin == baseline else [baseline, twin]
 
 
 def is_confirmation_complete(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
-    """Return whether a round's confirmation, all of whose tickets are over, gets no more pairs.
+    """Return whether the confirmation of a round, all of whose tickets have ended, gets no more pairs.
 
-    It has all of its pairs, a gain is shown, or none is in sight. To stop where the winner is behind is not
-    binding: the level holds whether or not it is done. A winner that fails less often than what it is
-    compared with gets all of its pairs, on which that is tested.
+    It has all of its pairs, a gain is shown, or none is in sight. Stopping where the winner is behind is not
+    binding: the level holds either way. A winner that fails less often than its reference gets all of its
+    pairs, on which this is tested.
     """
     pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
     if is_round_of_added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:

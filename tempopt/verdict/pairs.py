@@ -1,18 +1,17 @@
-"""Which parameter sets a round compares, and on which runs: the winner, its references, and their pairs.
+"""The parameter sets that a round compares, and their runs: winner, references, and pairs.
 
-The winner is chosen first, on seeds of its own; who is given up on the way is racing.py's.
-It is the best of a search over all parameters, so a part of what it is better by may be what the other
-parameters (a learning rate) happened to earn there. Two comparisons take that away, and a gain has to hold in
-both. The *baseline* is what the search's model expects to be best at τ = 1. The *twin* has the winner's own
-other parameters at τ = 1. Neither alone is enough: where τ and a learning rate are exchangeable, the winner's
-learning rate is a bad one at τ = 1, and its twin is no match. Both are trained: on few seeds a twin of good
-luck would take the place of a better baseline.
+The winner is chosen first, on separate seeds; racing.py drops candidates on the way. It is the best of a
+search over all parameters, so part of its advantage may come from its other parameters (such as a learning
+rate). Two comparisons exclude this, and a gain has to hold in both. The *baseline* is the best set at τ = 1
+by the search's model. The *twin* has the winner's own other parameters at τ = 1. Neither is enough alone: if
+τ and a learning rate are exchangeable, the winner's learning rate is bad at τ = 1, and its twin is a weak
+reference. Both are trained: on few seeds a lucky twin would replace a better baseline.
 
-Constants are trained once a gain of something else is shown: the best one that the model names, and the
-winner with the geometric mean of its schedule in place of it.
+Constants are trained once another winner shows a gain: the best one by the model, and the winner with the
+geometric mean of its schedule.
 
-Pure: rows in, new tickets and parameter sets out. What is measured at a run's end is run_evaluations.py's,
-the statistics on the results are paired_evidence.py's and verdict.py's.
+Pure: rows in, new tickets and parameter sets out. run_evaluations.py defines the measurements at a run's end,
+paired_evidence.py and verdict.py the statistics.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from tempopt.storage.rows import Kind, NewTicket, Parameters, TicketRow
 from tempopt.storage.ticket_queries import (
     ARMS,
     DECIDING_ARMS,
-    Arm,
+    ConfirmationArm,
     are_over,
     current_round,
     fresh_seed,
@@ -43,10 +42,10 @@ from tempopt.storage.ticket_queries import (
 )
 from tempopt.temperature import (
     active_groups,
-    at_constant,
+    list_temperatures,
+    make_constant,
     mean_level,
     same_training,
-    temperatures_of,
     training_key,
 )
 from tempopt.verdict.paired_evidence import Evidence, gain_over_baseline, is_confirmation_complete
@@ -56,18 +55,18 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 Recommend = Callable[[Any, int], list[Parameters]]
-"""Returns the parameter sets of an arm that are expected to be best, at most so many; none: not known."""
+"""Returns at most ``count`` parameter sets of an arm that are expected to be best; empty if unknown."""
 
 
 def candidates(tickets: Iterable[TicketRow], k: int, direction: Direction) -> list[Parameters]:
     """Return the k best distinct parameter sets, best first, by the values of their complete runs.
 
-    Two sets are the same if their effective parameters are; a set that was run more than once counts
-    with the mean of its complete runs, and of equal values the earlier goes first.
+    Two sets are the same if their effective parameters are equal; a set that was run more than once counts
+    with the mean of its complete runs, and if values are equal the earlier set is first.
 
     Args:
-        tickets: The tickets of one arm, in the order in which they were run.
-        k: How many at most, >= 1.
+        tickets: The tickets of one arm, in the order of their runs.
+        k: Largest number of sets, >= 1.
         direction: Which values are better.
     """
     runs: dict[str, list[TicketRow]] = {}
@@ -83,14 +82,14 @@ def candidates(tickets: Iterable[TicketRow], k: int, direction: Direction) -> li
 
 
 def no_recommendations(arm: Kind, count: int) -> list[Parameters]:
-    """Name no parameter set: candidates are then those with the best values."""
+    """Recommend no parameter set: candidates are then those with the best values."""
     return []
 
 
 def search_candidates(
     arm: str, tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend
 ) -> list[Parameters]:
-    """Return the candidates of an arm that has searched, best first; none: nothing of it is complete."""
+    """Return the candidates of a searching arm, best first; empty if no run is complete."""
     runs = of_kind(tickets, arm)  # type: ignore[arg-type]
     max_candidates = spec.study.candidates
     return recommend(arm, max_candidates) or candidates(runs, max_candidates, spec.study.direction)
@@ -99,22 +98,22 @@ def search_candidates(
 def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
     """Return the tickets that choose the winner, on fresh seeds that all candidates share.
 
-    Best of k on the very seeds that are estimated on would be a second winner's curse, so choosing has seeds
-    of its own. A single candidate gets no ticket, and one that is out of the race gets no more
+    Choosing the best of k on the seeds of the estimate would be a second winner's curse, so choosing has its
+    own seeds. A single candidate gets no ticket, and one that is out of the race gets no further ones
     (:mod:`tempopt.storage.racing`).
 
     Args:
-        tickets: All tickets of the study, which are all over.
+        tickets: All tickets of the study, all of them ended.
         spec: The study's spec.
-        recommend: Names the candidates of a round that has no ticket for choosing yet.
+        recommend: Recommends the candidates of a round without tickets for choosing.
 
     Returns:
-        The next tickets of the current round; none if the winner is chosen.
+        The next tickets of the current round; empty if the winner is chosen.
     """
     choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
     num_pairs = pairs_of(choose)
     if num_pairs:
-        candidates_by_rank = _racing(choose, spec)
+        candidates_by_rank = _racing_candidates(choose, spec)
     else:
         sets = search_candidates("search", tickets, spec, recommend)
         candidates_by_rank = dict(enumerate(sets)) if len(sets) > 1 else {}
@@ -123,13 +122,13 @@ def choose_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Rec
         for pair in next_pairs(num_pairs, spec.study.seeds.choose)
         for rank, parameters in candidates_by_rank.items()
     ]
-    return _tickets(tickets, spec, plan)
+    return _build_tickets(tickets, spec, plan)
 
 
-def _tickets(
+def _build_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, plan: Sequence[tuple[int, str, int, Parameters]]
 ) -> list[NewTicket]:
-    """Return the tickets for runs that choose: pair, arm, number of the candidate and what it trains."""
+    """Return the tickets for choosing runs: pair, arm, number of the candidate and its parameters."""
     this_round = current_round(tickets)
     return [
         NewTicket(
@@ -146,8 +145,8 @@ def _tickets(
     ]
 
 
-def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
-    """Return the candidates that need more seeds, by number; none: the winner is chosen."""
+def _racing_candidates(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Parameters]:
+    """Return the candidates that need more seeds, by number; empty if the winner is chosen."""
     if not 0 < pairs_of(arm_tickets) < spec.study.seeds.choose:
         return {}
     numbers = surviving_candidates(arm_tickets, spec.study.direction)
@@ -158,12 +157,12 @@ def _racing(arm_tickets: Sequence[TicketRow], spec: StudySpec) -> dict[int, Para
     )
 
 
-def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many more tickets choosing the winner will have at most, once it has some."""
+def max_choosing_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
+    """Return the largest number of further tickets for choosing the winner, once there are some."""
     choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
     num_pairs = pairs_of(choose)
     if are_over(choose):
-        num_racing = len(_racing(choose, spec))
+        num_racing = len(_racing_candidates(choose, spec))
     else:
         num_racing = sum(ticket.pair == num_pairs - 1 for ticket in choose)
     return num_racing * max(0, spec.study.seeds.choose - num_pairs)
@@ -172,14 +171,14 @@ def most_to_choose(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
 def first_winner(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> Parameters | None:
-    """Return the search's choice in the current round; None: there is none, or none yet.
+    """Return the search's choice in the current round; None if there is none yet.
 
     The best mean over the choosing seeds wins. A candidate that diverged or was lost on some of them ranks
-    below every candidate that was so on fewer; of equal means the better of the search wins.
+    below every candidate with fewer such seeds; if means are equal, the better one of the search wins.
     """
     choose = of_kind(tickets, "choose", "search", of_round=current_round(tickets))
     if choose:
-        is_decided = are_over(choose) and not _racing(choose, spec)
+        is_decided = are_over(choose) and not _racing_candidates(choose, spec)
         return best_parameters(choose, spec.study.direction) if is_decided else None
     sets = search_candidates("search", tickets, spec, recommend)
     return sets[0] if len(sets) == 1 else None
@@ -188,12 +187,12 @@ def first_winner(
 def list_missing_on_choosing_seeds(
     tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[Parameters], arm: str
 ) -> list[NewTicket]:
-    """Return the runs that are missing for parameter sets to be compared on all choosing seeds of a round.
+    """Return the missing runs for comparing parameter sets on all choosing seeds of a round.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec.
-        sets: What is compared; what was trained on a seed, for whatever arm, is not trained again.
+        sets: The parameter sets; those that any arm has trained on a seed are not trained again.
         arm: Arm of the new tickets.
     """
     this_round = current_round(tickets)
@@ -208,13 +207,13 @@ def list_missing_on_choosing_seeds(
         for rank, parameters in enumerate(sets)
         if (training_key(parameters), pair) not in trained_keys
     ]
-    return _tickets(tickets, spec, plan)
+    return _build_tickets(tickets, spec, plan)
 
 
 def values_on_choosing_seeds(
     tickets: Iterable[TicketRow], spec: StudySpec, of_round: int
 ) -> dict[str, dict[int, float]]:
-    """Return the values on a round's choosing seeds, more being better, by ``training_key`` and pair."""
+    """Return the values on a round's choosing seeds, larger being better, by ``training_key`` and pair."""
     values: dict[str, dict[int, float]] = {}
     for ticket in of_kind(tickets, "choose", of_round=of_round):
         if is_usable(ticket) and ticket.value is not None and ticket.pair is not None:
@@ -224,9 +223,9 @@ def values_on_choosing_seeds(
 
 
 def mean_by_candidate(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
-    """Return the mean over a round's choosing seeds, more being better, of what was trained on all of them.
+    """Return the mean over a round's choosing seeds, larger being better, of each set trained on all of them.
 
-    By ``training_key``; what diverged or was lost on one of them has none.
+    By ``training_key``; sets that diverged or were lost on a seed are left out.
     """
     return {
         key: fmean(pair_values.values())
@@ -237,21 +236,21 @@ def mean_by_candidate(tickets: Sequence[TicketRow], spec: StudySpec, of_round: i
 
 # ---- what the winner is compared with
 
-_FEWEST_CONSTANTS = 4
-"""Complete runs at constants from which the best constant is compared with a schedule."""
+_MIN_CONSTANTS = 4
+"""Number of complete runs at constants from which the best constant is compared with a schedule."""
 
 
 def winner(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> Parameters | None:
-    """Return what is to be confirmed: the search's choice, or that with the baseline's other parameters.
+    """Return the set to confirm: the search's choice, or that with the baseline's ordinary parameters.
 
-    Of both sets the better on the choosing seeds is the winner.
+    The better of the two on the choosing seeds is the winner.
     """
     winner_params = first_winner(tickets, spec, recommend)
     if winner_params is None:
         return None
-    baseline = baseline_of(tickets, spec, winner_params, recommend)
+    baseline = _select_baseline(tickets, spec, winner_params, recommend)
     mean_of, exchanged = (
         mean_by_candidate(tickets, spec, current_round(tickets)),
         exchange(spec, winner_params, baseline),
@@ -262,18 +261,18 @@ def winner(
 
 
 def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
-    """Return parameters with the other parameters of the baseline."""
-    other_params = {name: baseline[name] for name in spec.other_names if name in baseline}
+    """Return parameters with the ordinary parameters of the baseline."""
+    other_params = {name: baseline[name] for name in spec.ordinary_names if name in baseline}
     return active_params(spec.search, {**parameters, **other_params})
 
 
-def baseline_of(
+def _select_baseline(
     tickets: Sequence[TicketRow], spec: StudySpec, winner_params: Parameters, recommend: Recommend
 ) -> Parameters:
-    """Return what is expected to be best at τ = 1.
+    """Return the set that is expected to be best at τ = 1.
 
-    τ = 1 is what everything is measured against, also where it never trains to the end: then the winner's own
-    other parameters are what is left to measure it with, which are known to train at another temperature.
+    τ = 1 is the reference of everything, even if it never trains to the end: then the winner's own ordinary
+    parameters are used, which are known to train at another temperature.
     """
     if spec.is_baseline(winner_params):
         return winner_params
@@ -282,12 +281,13 @@ def baseline_of(
 
 
 def tuning_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
-    """Return the runs at τ = 1 that tune the ordinary parameters once the search is over; none: it has them.
+    """Return the runs at τ = 1 that tune the ordinary parameters after the search; empty if there are none
+    left.
 
-    The search's model says what they train: it knows best by then.
+    The search's model, which then knows most, chooses their parameters.
 
     Args:
-        tickets: All tickets of the study, which are all over.
+        tickets: All tickets of the study, all of them ended.
         spec: The study's spec.
     """
     this_round = current_round(tickets)
@@ -306,7 +306,7 @@ def has_tuned(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> b
 def search_tickets(
     spec: StudySpec, kind: Kind, numbers: range, of_round: int = 0, enqueued: Sequence[Mapping[str, Any]] = ()
 ) -> list[NewTicket]:
-    """Return searching runs, the first of them with the values that a person wants tried.
+    """Return searching runs, the first of them with enqueued values.
 
     Runs of all kinds share the study's search seeds, if it has any.
     """
@@ -328,17 +328,17 @@ def search_tickets(
 
 
 def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend) -> list[NewTicket]:
-    """Return the runs that try the winner with the baseline's other parameters; none: that is decided.
+    """Return the runs that test the winner with the baseline's ordinary parameters; empty if this is decided.
 
     Args:
-        tickets: All tickets of the study, which are all over.
+        tickets: All tickets of the study, all of them ended.
         spec: The study's spec.
-        recommend: Names the baseline.
+        recommend: Recommends the baseline.
     """
     winner_params = first_winner(tickets, spec, recommend)
-    if winner_params is None or spec.is_baseline(winner_params) or not spec.other_names:
+    if winner_params is None or spec.is_baseline(winner_params) or not spec.ordinary_names:
         return []
-    exchanged = exchange(spec, winner_params, baseline_of(tickets, spec, winner_params, recommend))
+    exchanged = exchange(spec, winner_params, _select_baseline(tickets, spec, winner_params, recommend))
     if same_training(exchanged, winner_params):
         return []
     return list_missing_on_choosing_seeds(tickets, spec, [winner_params, exchanged], "exchange")
@@ -346,17 +346,17 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
 
 def constants_to_train(
     tickets: Sequence[TicketRow], spec: StudySpec, winner: Parameters, recommend: Recommend
-) -> dict[Arm, Parameters]:
-    """Return the constant temperatures that a winner is compared with by arm; none if it is one itself."""
+) -> dict[ConfirmationArm, Parameters]:
+    """Return the constant temperatures that a winner is compared with, by arm; empty if it is constant."""
     if is_constant(winner):
         return {}
     at_mean = winner
-    for name in temperatures_of(winner):
-        at_mean = at_constant(at_mean, mean_level(winner, name), name)
-    arms: dict[Arm, Parameters] = {"constant_twin": at_mean}
+    for name in list_temperatures(winner):
+        at_mean = make_constant(at_mean, mean_level(winner, name), name)
+    arms: dict[ConfirmationArm, Parameters] = {"constant_twin": at_mean}
     num_constants = sum(map(is_usable, of_kind(tickets, "constant")))
-    if num_constants < _FEWEST_CONSTANTS:
-        # the best of so few would be no match
+    if num_constants < _MIN_CONSTANTS:
+        # the best of so few would be a weak reference
         return arms
     if best := search_candidates("constant", tickets, spec, recommend)[:1]:
         arms["constant"] = best[0]
@@ -364,7 +364,7 @@ def constants_to_train(
 
 
 def is_constant(parameters: Parameters) -> bool:
-    """Return whether parameters have constant temperatures and nothing else that is not neutral."""
+    """Return whether parameters have constant temperatures and no other part that is not neutral."""
     return all(group.rpartition(".")[2] == "level" for group in active_groups(parameters))
 
 
@@ -373,20 +373,19 @@ def is_constant(parameters: Parameters) -> bool:
 
 def select_arm_params(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
-) -> dict[Arm, Parameters]:
-    """Return the parameter set of each arm that decides, as far as the arms have been chosen.
+) -> dict[ConfirmationArm, Parameters]:
+    """Return the parameter set of each deciding arm, as far as these are chosen.
 
-    Empty if no search run was complete. Where the search has chosen τ = 1 itself there is nothing that it
-    could be compared with but itself.
+    Empty if no search run is complete. If the search has chosen τ = 1 itself, it has no other reference.
     """
     winner_params = winner(tickets, spec, recommend)
     if winner_params is None:
         return {}
     if spec.is_baseline(winner_params):
         return {"search": winner_params, "baseline": winner_params, "twin": winner_params}
-    arms: dict[Arm, Parameters | None] = {
+    arms: dict[ConfirmationArm, Parameters | None] = {
         "search": winner_params,
-        "baseline": baseline_of(tickets, spec, winner_params, recommend),
+        "baseline": _select_baseline(tickets, spec, winner_params, recommend),
         "twin": spec.to_baseline(winner_params),
     }
     return {arm: parameters for arm, parameters in arms.items() if parameters is not None}
@@ -398,13 +397,13 @@ def confirm_tickets(
     """Return the next pairs that decide: every arm's choice on new seeds.
 
     Args:
-        tickets: All tickets of the study, which are all over.
+        tickets: All tickets of the study, all of them ended.
         spec: The study's spec.
         recommend: As for :data:`Recommend`.
 
     Returns:
-        ``confirm`` tickets of the current round pair by pair; none if no search run was complete, or all
-        pairs that are needed were trained.
+        ``confirm`` tickets of the current round pair by pair; empty if no search run is complete, or all
+        required pairs are trained.
     """
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
@@ -421,12 +420,12 @@ def confirm_tickets(
 def constant_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend: Recommend = no_recommendations
 ) -> list[NewTicket]:
-    """Return the runs of constant temperatures on the confirming seeds; none unless a gain is shown.
+    """Return the runs of constant temperatures on the confirming seeds; empty unless a gain is shown.
 
-    Whether a schedule is worth more than one constant is asked once it is shown to be worth anything.
+    A schedule is compared with constants only if it shows a gain at all.
 
     Args:
-        tickets: All tickets of the study, which are all over.
+        tickets: All tickets of the study, all of them ended.
         spec: The study's spec.
         recommend: As for :data:`Recommend`.
     """
@@ -447,13 +446,13 @@ def constant_tickets(
     return _pair_tickets(tickets, spec, constants, range(pairs_of(confirm)), this_round)
 
 
-def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
+def confirmed_arms(confirm: Sequence[TicketRow]) -> dict[ConfirmationArm, Parameters]:
     """Return the parameter set of each arm that tickets confirm."""
     params_by_arm = {arm: parameters_of(confirm, arm) for arm in ARMS}
     return {arm: parameters for arm, parameters in params_by_arm.items() if parameters is not None}
 
 
-def deciding_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
+def deciding_arms(confirm: Sequence[TicketRow]) -> dict[ConfirmationArm, Parameters]:
     """Return the parameter set of each arm that decides whether a gain is shown."""
     arms = confirmed_arms(confirm)
     return {arm: parameters for arm, parameters in arms.items() if arm in DECIDING_ARMS}
@@ -462,11 +461,11 @@ def deciding_arms(confirm: Sequence[TicketRow]) -> dict[Arm, Parameters]:
 def _pair_tickets(
     tickets: Sequence[TicketRow],
     spec: StudySpec,
-    arms: dict[Arm, Parameters],
+    arms: dict[ConfirmationArm, Parameters],
     pairs: range,
     of_round: int,
 ) -> list[NewTicket]:
-    """Return the runs of all arms on these pairs; arms with the same parameters share theirs."""
+    """Return the runs of all arms on these pairs; arms with equal parameters share runs."""
     seeds = {pair: fresh_seed(spec.study.seed, "confirm", pair, of_round) for pair in pairs}
     runs = [(pair, seed, *entry) for pair, seed in seeds.items() for entry in join_arms(arms).items()]
     return paired_tickets(tickets, "confirm", of_round, runs)
@@ -478,7 +477,7 @@ def paired_tickets(
     of_round: int,
     runs: Sequence[tuple[int, int, str, Parameters]],
 ) -> list[NewTicket]:
-    """Return the tickets of runs on common seeds: of each its pair, seed, arm and parameters."""
+    """Return the tickets of runs on common seeds, from pair, seed, arm and parameters of each."""
     return [
         NewTicket(
             kind=kind,
@@ -494,10 +493,10 @@ def paired_tickets(
 
 
 def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
-    """Return a round of that many more pairs of what decides, all of whose tickets are over.
+    """Return a round with ``count`` more pairs of the deciding arms, all of whose tickets have ended.
 
-    Its verdict rests on the pairs before it, too, and has its own level. None if nothing was confirmed, or
-    more is still to come.
+    Its verdict includes the earlier pairs and has its own level. Empty if nothing was confirmed, or the round
+    is not complete.
 
     Args:
         tickets: All tickets of the study.
@@ -511,15 +510,15 @@ def more_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> lis
     return _pair_tickets(tickets, spec, deciding_arms(confirm), range(count), this_round + 1)
 
 
-def winner_of(
+def find_winner(
     tickets: Sequence[TicketRow], spec: StudySpec, *, of_round: int | None = None
 ) -> Parameters | None:
-    """Return the search arm's choice: what is being confirmed, or else what choosing has decided.
+    """Return the search arm's choice: the confirmed one, or else the one that choosing has decided.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec.
-        of_round: The round whose choice is asked for; None for the current one.
+        of_round: The round of the choice; None for the current one.
     """
     this_round = current_round(tickets)
     confirmed = of_kind(tickets, "confirm", "search", of_round=this_round if of_round is None else of_round)

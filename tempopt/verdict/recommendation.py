@@ -1,4 +1,4 @@
-"""What to do after a verdict: a verdict and its evidence in, one recommendation out.
+"""The recommendation after a verdict: a verdict and its evidence in, one recommendation out.
 
 Pure. The order of precedence:
 
@@ -6,18 +6,19 @@ Pure. The order of precedence:
    models trained at τ = 1 at another temperature is shown to gain on its own, do that. Else, if the spec
    gives ``study.min_gain`` and such a gain is still possible, add pairs. Else change nothing.
 2. A gain is shown, and is smaller than ``study.min_gain``: change nothing.
-3. A gain is shown. What is shown to gain and to be better than the winner is recommended, if there is such.
+3. A gain is shown. If an alternative is shown to gain and to be better than the winner, it is recommended.
    Else it is the simplest change that is shown to gain, is shown to keep ``study.keep_share`` of the winner's
    gain, and that the winner is not shown to beat by ``study.min_gain``: the temperature at inference only,
    then configurations with fewer parts than the winner, then the winner.
-4. Nothing is recommended that is not shown to keep each guard (``study.guards``). Where the winner is not,
-   it is the simplest change that is shown to gain, those that keep enough of its gain first; else nothing.
-5. Where a gain is shown and what is to be trained with lies at the end of a searched range, widen that range
+4. Only configurations that are shown to keep each guard (``study.guards``) are recommended. If the winner is
+   not, it is the simplest change that is shown to gain, those that keep enough of its gain first; else
+   nothing.
+5. If a gain is shown and the recommended configuration lies at the end of a searched range, widen that range
    first.
 
-Where there is nothing to gain, the first verdict shows a gain in at most 2.5 % of studies. Unless a gain is
-shown, inference alone is judged at a quarter of that level: 0.6 %. Failures are judged at the whole level:
-2.5 % of the studies in which runs fail.
+Without a true gain, the first verdict shows a gain in at most 2.5 % of studies. Unless a gain is shown,
+inference only is tested at a quarter of that level: 0.6 %. Failures are tested at the whole level: 2.5 % of
+the studies in which runs fail.
 """
 
 from __future__ import annotations
@@ -62,18 +63,18 @@ Action = Literal[
 ]
 
 INFERENCE_ALPHA_SHARE = 0.25
-"""Share of the verdict's level at which inference alone is judged where no gain is shown."""
+"""Share of the verdict's level for inference only if no gain is shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MorePairs:
-    """Pairs that would decide, and what they cost.
+    """Pairs that would decide, and their cost.
 
     Args:
-        pairs: Confirming seeds to add: with them a gain of ``study.min_gain`` is shown with 80 % chance.
-        runs: Runs that they take.
+        pairs: Confirming seeds to add: with them a gain of ``study.min_gain`` is shown with probability 80 %.
+        runs: Number of their runs.
         seconds: Training seconds of these runs, an estimate from the pairs so far.
-        gpu_seconds: The same in seconds of GPUs; None if no pair was trained on one.
+        gpu_seconds: The same in GPU seconds; None if no pair was trained on a GPU.
     """
 
     pairs: int
@@ -84,20 +85,20 @@ class MorePairs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """Something in place of the winner.
+    """An alternative to the winner.
 
     Args:
-        action: What it would be to do.
-        parameters: What to train with.
-        gain: What it gains over τ = 1.
+        action: The action of the change.
+        params: Parameters to train with.
+        gain: Its gain over τ = 1.
         is_share_kept: Whether it is shown to keep ``study.keep_share`` of the winner's gain.
-        winner_over_it: What the winner gains over it.
-        plan_name: Name of the plan of inference to evaluate with; None: as it was trained.
-        guards: What is said of the guards of the study.
+        winner_over_it: The winner's gain over it.
+        plan_name: Name of the plan of inference to evaluate with; None: as trained.
+        guards: Results of the guards of the study.
     """
 
     action: Action
-    parameters: Parameters
+    params: Parameters
     gain: PairedResult | None
     is_share_kept: bool
     winner_over_it: PairedResult | None
@@ -129,30 +130,30 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommendation:
-    """What to do.
+    """The recommended action and configuration.
 
     Args:
-        action: What to do first.
-        action_without_training: What holds as long as nothing more is trained: the same, but where ``action``
-            is ``more_pairs`` or ``widen_range``.
-        parameters: What to train with now; the best that was tuned at τ = 1 unless a change is recommended.
-        at_inference: Temperature parameters to evaluate the trained model with; None: as it was trained.
-        plan_name: Name of that plan of inference; None: as it was trained.
-        gain: What that gains over τ = 1; None where nothing is to be changed.
-        winner_over_it: What the winner gains over what is recommended in its place; None if it is the
-            winner, or nothing is to be changed.
-        reason: What is shown that speaks for a change: ``gain`` or ``stability``; None: nothing is changed.
+        action: The next action.
+        action_without_training: The action without further trials: differs from ``action`` only for
+            ``more_pairs`` and ``widen_range``.
+        params: Parameters to train with now; the best tuned at τ = 1 unless a change is recommended.
+        at_inference: Temperature parameters to evaluate the trained model with; None: as trained.
+        plan_name: Name of that plan of inference; None: as trained.
+        gain: Gain of this configuration over τ = 1; None if no change is recommended.
+        winner_over_it: The winner's gain over the recommended alternative; None if the winner or no change is
+            recommended.
+        reason: The reason for a change: ``gain`` or ``stability``; None if no change is recommended.
         min_gain: ``study.min_gain`` in the metric's unit.
-        excluded: Gains of the winner over τ = 1 above this are excluded; None where a gain is shown, or
-            nothing bounds it.
-        more_pairs: What would decide; None unless the action is ``more_pairs``.
+        excluded: Gains of the winner over τ = 1 above this are excluded; None if a gain is shown, or there is
+            no bound.
+        more_pairs: Pairs that would decide; None unless the action is ``more_pairs``.
         widen: The ranges to widen; empty unless the action is ``widen_range``.
-        passed_over: What is simpler or better and is not recommended because of a guard alone.
+        passed_over: Simpler or better configurations that are not recommended because of a guard only.
     """
 
     action: Action
     action_without_training: Action
-    parameters: Parameters
+    params: Parameters
     at_inference: dict[str, Any] | None = None
     plan_name: str | None = None
     gain: PairedResult | None = None
@@ -166,16 +167,16 @@ class Recommendation:
 
 
 def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
-    """Return what to do after a verdict.
+    """Return the recommendation after a verdict.
 
     Args:
         verdict: The verdict.
-        evidence: The pairs that it rests on.
+        evidence: The pairs of the verdict.
     """
     min_gain = evidence.spec.study.min_gain_in_units(*_mean_and_deviation(evidence.runs("baseline")))
-    if not verdict.total.significant:
+    if not verdict.primary.significant:
         return _recommend_without_gain(verdict, evidence, min_gain)
-    if verdict.total.paired.gain < min_gain:
+    if verdict.primary.paired.gain < min_gain:
         return _change_nothing(verdict, min_gain)
     options = [
         *_inference_options(verdict),
@@ -188,7 +189,7 @@ def recommend(verdict: Verdict, evidence: Evidence) -> Recommendation:
     widen = (
         ()
         if option.action == "inference_only"
-        else tuple(find_params_at_range_ends(option.parameters, evidence.spec))
+        else tuple(find_params_at_range_ends(option.params, evidence.spec))
     )
     return replace(
         _recommend_option(option, verdict, evidence.spec, min_gain),
@@ -204,7 +205,7 @@ def _recommend_option(option: Option, verdict: Verdict, spec: StudySpec, min_gai
     return Recommendation(
         action=option.action,
         action_without_training=option.action,
-        parameters=option.parameters,
+        params=option.params,
         at_inference=None if plan_name is None else inference_plans(spec, verdict.params)[plan_name],
         plan_name=plan_name,
         gain=option.gain,
@@ -216,12 +217,12 @@ def _recommend_option(option: Option, verdict: Verdict, spec: StudySpec, min_gai
 def _pick_option(
     verdict: Verdict, options: Sequence[Option], min_gain: float
 ) -> tuple[Option | None, tuple[Option, ...]]:
-    """Return the option to recommend where a gain is shown (None: no change), and those that guards block."""
+    """Return the recommended option if a gain is shown (None: no change), and those that guards block."""
     if verdict.guards_kept:
         candidates = [option for option in options if option.replaces_winner(min_gain)]
     else:
-        # The winner is out, so whether it beats an option does not count. Options that keep enough of its
-        # gain go first.
+        # The winner is blocked, so its advantage over an option does not count. Options that keep enough of
+        # its gain come first.
         gaining_options = [option for option in options if option.is_gain_shown(min_gain)]
         candidates = sorted(gaining_options, key=lambda option: not option.is_share_kept)
     passed_over: list[Option] = []
@@ -233,8 +234,8 @@ def _pick_option(
         return None, tuple(passed_over)
     winner_option = Option(
         action=_training_action(verdict.params),
-        parameters=verdict.params,
-        gain=verdict.total,
+        params=verdict.params,
+        gain=verdict.primary,
         is_share_kept=True,
         winner_over_it=None,
         plan_name=_winner_plan_name(verdict, min_gain),
@@ -248,12 +249,12 @@ def _mean_and_deviation(runs: Sequence[PairedRuns]) -> tuple[float, float]:
 
 
 def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: float) -> Recommendation:
-    if verdict.is_more_stable and verdict.guards_kept and not verdict.total.worse:
+    if verdict.is_more_stable and verdict.guards_kept and not verdict.primary.worse:
         action = _training_action(verdict.params)
         return Recommendation(
             action=action,
             action_without_training=action,
-            parameters=verdict.params,
+            params=verdict.params,
             reason="stability",
             min_gain=min_gain,
         )
@@ -275,7 +276,7 @@ def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: floa
     is_possible = excluded is None or excluded >= min_gain
     has_min_gain = evidence.spec.study.min_gain is not None and min_gain > 0
     no_change = _change_nothing(verdict, min_gain, passed_over)
-    if has_min_gain and is_possible and not verdict.total.worse and not verdict.at_one:
+    if has_min_gain and is_possible and not verdict.primary.worse and not verdict.at_one:
         more_pairs = _find_more_pairs(evidence, min_gain)
         if more_pairs is not None:
             return replace(no_change, action="more_pairs", more_pairs=more_pairs)
@@ -286,7 +287,7 @@ def _change_nothing(verdict: Verdict, min_gain: float, passed_over: Sequence[Opt
     return Recommendation(
         action="change_nothing",
         action_without_training="change_nothing",
-        parameters=verdict.baseline_params,
+        params=verdict.baseline_params,
         min_gain=min_gain,
         excluded=_gain_upper_bound(verdict),
         passed_over=tuple(passed_over),
@@ -294,9 +295,9 @@ def _change_nothing(verdict: Verdict, min_gain: float, passed_over: Sequence[Opt
 
 
 def _gain_upper_bound(verdict: Verdict) -> float | None:
-    """Return an upper bound of the gain, which is at least 0; None where nothing bounds it."""
-    total = verdict.total
-    # where τ = 1 has diverged the gain is a lower bound, which excludes nothing above
+    """Return an upper bound of the gain, which is at least 0; None if there is no bound."""
+    total = verdict.primary
+    # if τ = 1 has diverged, the gain is a lower bound and excludes nothing above it
     is_bounded = not any(answer.reference_diverged for answer in total.components)
     upper_bound = max(total.paired.ci_high, 0.0)
     return upper_bound if is_bounded and not total.lost and math.isfinite(upper_bound) else None
@@ -308,17 +309,17 @@ def _inference_options(verdict: Verdict) -> Iterator[Option]:
         return
     yield Option(
         action="inference_only",
-        parameters=verdict.baseline_params,
+        params=verdict.baseline_params,
         gain=inference.answer,
         is_share_kept=inference.keep_share_result is not None and inference.keep_share_result.significant,
         winner_over_it=inference.difference,
         plan_name=inference.plan_name,
-        guards=verdict.guards_of.get("inference_only", ()),
+        guards=verdict.guards_by_alternative.get("inference_only", ()),
     )
 
 
 def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[Option]:
-    """Return the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
+    """Yield the configurations trained on the winner's pairs with fewer parts, or shown to be better."""
     winner_runs, baseline, references = (
         evidence.runs("search"),
         evidence.runs("baseline"),
@@ -326,15 +327,15 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[Option]:
     )
     known_keys = {training_key(verdict.params)}
     simplest = verdict.simplest
-    if simplest is not None and training_key(simplest.parameters) not in known_keys:
-        known_keys.add(training_key(simplest.parameters))
+    if simplest is not None and training_key(simplest.params) not in known_keys:
+        known_keys.add(training_key(simplest.params))
         yield Option(
-            action=_training_action(simplest.parameters),
-            parameters=simplest.parameters,
+            action=_training_action(simplest.params),
+            params=simplest.params,
             gain=simplest.gain,
             is_share_kept=simplest.holds,
             winner_over_it=simplest.lost,
-            guards=verdict.guards_of.get("simplest", ()),
+            guards=verdict.guards_by_alternative.get("simplest", ()),
         )
     for arm, parameters, answer in (
         ("constant_twin", verdict.constant_twin_params, verdict.over_constant_twin),
@@ -350,18 +351,18 @@ def _other_trainings(verdict: Verdict, evidence: Evidence) -> Iterator[Option]:
         kept_answer = test_keeps_share(evidence, runs, winner_runs, baseline)
         yield Option(
             action="train_at_constant",
-            parameters=parameters,
+            params=parameters,
             gain=most_conservative([evidence.compare(runs, reference) for reference in references]),
             is_share_kept=kept_answer is not None and kept_answer.significant,
             winner_over_it=answer,
-            guards=verdict.guards_of.get(arm, ()),
+            guards=verdict.guards_by_alternative.get(arm, ()),
         )
 
 
 def _simplicity_key(option: Option) -> tuple[int, float]:
     """Return a sort key: the fewest parts first, then the least that the winner gains over the option."""
     lost = math.inf if option.winner_over_it is None else option.winner_over_it.paired.gain
-    return len(active_groups(option.parameters)), lost
+    return len(active_groups(option.params)), lost
 
 
 def _training_action(parameters: Mapping[str, Any]) -> Action:
@@ -373,20 +374,20 @@ def _training_action(parameters: Mapping[str, Any]) -> Action:
 
 
 def _winner_plan_name(verdict: Verdict, min_gain: float) -> str | None:
-    """Return the plan of inference that is shown to gain for the winner's own models, if there is one."""
+    """Return the plan of inference that is shown to gain for the winner's own models, or None."""
     inference = verdict.inference_only
     tuned = None if inference is None else inference.winner
-    # the guards were tested at the temperature of the training
+    # the guards were tested at the temperature of training
     if verdict.guards or tuned is None or tuned.plan_name == AS_TRAINED or not tuned.answer.significant:
         return None
     return tuned.plan_name if tuned.answer.paired.gain >= min_gain else None
 
 
 def _find_more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:
-    """Return the pairs with which a gain of ``study.min_gain`` would be shown; None: no number of them.
+    """Return the pairs with which a gain of ``study.min_gain`` would be shown; None if no number would do.
 
-    As many as the comparison needs that needs the most. One whose pairs are lost, or gain all alike, does not
-    say how many it needs, and leaves that to the others.
+    It is the largest number that any comparison needs. A comparison without pairs, or with equal gains, does
+    not determine a number, so the others do.
     """
     study = evidence.spec.study
     winner_runs, num_pairs_needed = evidence.runs("search"), []

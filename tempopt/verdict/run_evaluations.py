@@ -1,9 +1,9 @@
-"""What is measured at the end of a run: its metric as trained, and under other temperatures at inference.
+"""Measurements at the end of a run: its metric as trained, and under other temperatures at inference.
 
-Trained weights may do better at another temperature than the one they were trained with. That costs no
-training, so the models of the winner, of the baseline and of the winner's twin are all measured under the
-same plans: constants over the searched range and beyond, with and without length scaling, and the winner's.
-A plan of constants changes one temperature of the model, and leaves all others as the model was trained.
+Trained weights may be better at another temperature than that of their training. Testing this needs no
+training, so the models of the winner, of the baseline and of the winner's twin are measured under the same
+plans: constants over the searched range and beyond, with and without length scaling, and the winner's plan. A
+plan of constants changes one temperature of the model and no others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from tempopt.spec.domains import Choices, RangeDomain
-from tempopt.storage.rows import SAMPLED_KINDS, Kind
+from tempopt.storage.rows import SEARCH_KINDS, Kind
 from tempopt.temperature import (
     CREDITED,
     GROUPS,
@@ -24,7 +24,7 @@ from tempopt.temperature import (
     is_controlled,
     is_neutral,
     join_name,
-    schedule_of,
+    named_schedule_params,
     split_name,
 )
 from tempopt.training.messages import Evaluation
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 INFERENCE_ARMS = ("search", "baseline", "twin")
 """Arms whose models are measured under other temperatures."""
 OBSERVED = ("search", "baseline")
-"""Arms whose confirming runs have their attention looked at: the winner's, and the baseline's."""
+"""Arms whose confirming runs have their attention observed: the winner's and the baseline's."""
 WINNER = "winner"
-"""Name of the winner's final plan among those of inference."""
+"""Name of the winner's final plan among the plans of inference."""
 
 _CONSTANT = "constant"
 _SCALED = ",length_scaling="
@@ -53,12 +53,12 @@ On = Literal["validate", "test"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConstantPlan:
-    """A plan of inference that holds one temperature of a model: ``constant=0.5``, ``gate.constant=0.5``.
+    """A plan of inference that sets one temperature of a model: ``constant=0.5``, ``gate.constant=0.5``.
 
     Args:
-        temperature: Which: attention's, the empty text, or the name of another.
+        temperature: Name of the temperature; attention's is the empty text.
         tau: The temperature.
-        length_scaling: Name of the length scaling beside it, or ``none``.
+        length_scaling: Name of the length scaling with it, or ``none``.
     """
 
     temperature: str
@@ -67,7 +67,7 @@ class ConstantPlan:
 
     @classmethod
     def of(cls, plan: str) -> Self | None:
-        """Return it from the name of a plan; None: it is no constant."""
+        """Return the plan of a name; None if the name is not a constant's."""
         prefix, separator, level_text = plan.partition("=")
         temperature, _, kind = prefix.rpartition(".")
         if not separator or kind != _CONSTANT:
@@ -77,31 +77,31 @@ class ConstantPlan:
 
 
 def dataloader(kind: Kind, spec: StudySpec) -> On:
-    """Return the data on which the value of a run of this kind is counted."""
+    """Return the data of the value of a run of this kind."""
     confirming = kind in ("confirm", "ablation")
     return "test" if confirming and spec.study.confirm_on == "test" else "validate"
 
 
 def metric_name_for_kind(kind: Kind, spec: StudySpec) -> str:
-    """Return the name of the measurement whose value becomes the value of a ticket of this kind."""
+    """Return the name of the measurement that is the value of a ticket of this kind."""
     split = dataloader(kind, spec)
     return split if spec.study.validate_at == "final" else f"{split}_current"
 
 
 def value_of(kind: Kind, spec: StudySpec, measured: Mapping[str, float]) -> float:
-    """Return the value of a complete run from what it measured, by name."""
+    """Return the value of a complete run from its measurements, by name."""
     return measured[metric_name_for_kind(kind, spec)]
 
 
 def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
-    """Return the constant temperatures of inference, ascending; that of the baseline is not among them.
+    """Return the constant temperatures of inference, ascending, without that of the baseline.
 
-    Powers of √2 times the baseline's temperature, from a quarter of the lowest that is searched to four times
-    the highest, farther apart where that would be more than sixteen.
+    They are powers of √2 times the baseline's temperature, from a quarter of the lowest searched one to four
+    times the highest, with wider steps if there would be more than sixteen.
 
     Args:
         spec: The study's spec.
-        temperature: Which temperature: attention's, the empty text, or the name of another.
+        temperature: Name of the temperature; attention's is the empty text.
     """
     baseline_tau = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
     low, high = (bound / baseline_tau for bound in _searched_range(spec, temperature))
@@ -124,46 +124,48 @@ def _searched_range(spec: StudySpec, temperature: str) -> tuple[float, float]:
 
 
 def inference_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the plans of inference by name, as temperature parameters; a model's own is not among them.
+    """Return the plans of inference by name, as temperature parameters, without a model's own plan.
 
     Args:
         spec: The study's spec.
-        winner: The winner's parameters; what its length scaling and its final temperatures are. One whose
-            temperatures follow a target of the entropy has no plan of inference.
+        winner: The winner's parameters: its length scaling and its final temperatures. A winner under entropy
+            control has no plan of inference.
     """
     winner_plan: dict[str, Any] = {}
     plans: dict[str, dict[str, Any]] = {}
-    # what attention's temperature is at the end of a controlled training, no parameter says
+    # parameters do not determine the final temperature of attention in a controlled training
     if spec.attends and not is_controlled(winner):
         winner_plan |= {n: value for n, value in winner.items() if n in CREDITED and not split_name(n)[0]}
     if spec.attends:
-        plans |= _of_attention(spec, winner)
+        plans |= _attention_plans(spec, winner)
     for name in filter(None, spec.evaluated):
-        winner_plan |= {join_name(name, bare): value for bare, value in _final(winner, name).items()}
+        winner_plan |= {join_name(name, bare): value for bare, value in _final_schedule(winner, name).items()}
         for tau in inference_constants(spec, name):
             plans[f"{name}.{_CONSTANT}={tau:.4g}"] = {join_name(name, "temperature_init"): tau}
     return {**({WINNER: winner_plan} if winner_plan else {}), **plans}
 
 
-def _of_attention(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+def _attention_plans(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     plans: dict[str, dict[str, Any]] = {}
     for label, scaling in _scalings(spec, winner).items():
         constants = sorted([*inference_constants(spec), 1.0])
         if label:
-            # every other one, 1 among them: evaluations are not free where trainings are short
+            # every second one, including 1: evaluations are not free where trainings are short
             constants = constants[constants.index(1.0) % 2 :: 2]
         for tau in constants:
             plans[f"{_CONSTANT}={tau:.4g}{label}"] = {"temperature_init": tau, **scaling}
     return plans
 
 
-def _final(winner: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the schedule of a named temperature of the winner, of which inference reads the end."""
-    return schedule_of(winner, name) or {"temperature_init": initial_named_temperatures(winner)[name]}
+def _final_schedule(winner: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the schedule of a named temperature of the winner, whose end is used at inference."""
+    return named_schedule_params(winner, name) or {
+        "temperature_init": initial_named_temperatures(winner)[name]
+    }
 
 
 def _scalings(spec: StudySpec, winner: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return length scalings by label: none, the winner's, or the plain ones that were searched."""
+    """Return length scalings by label: none, the winner's, or the plain searched ones."""
     scalings: dict[str, dict[str, Any]] = {"": {}}
     if winner.get("length_scaling", "none") != "none":
         names = GROUPS["length_scaling"]
@@ -182,23 +184,23 @@ def evaluations(
     winner: Mapping[str, Any],
     parameters: Mapping[str, Any],
 ) -> list[Evaluation]:
-    """Return what is measured at the end of a run.
+    """Return the evaluations at the end of a run.
 
     Every run is measured at its plan's final temperature and at its current one. The confirm runs of the
-    winner, the baseline and the twin are measured under the plans of inference, too, on the validation data,
-    where the best is picked, and on those of the confirmation; the runs of a comparison are not. What is
-    guarded is measured with the value of the runs that search, by which further ones are chosen, and of those
-    that confirm or take the winner apart; of the baseline's models under each plan of inference, too.
+    winner, the baseline and the twin are also measured under the plans of inference, on the validation data,
+    where the best is selected, and on the confirmation's data; runs of a comparison are not. Guarded metrics
+    are measured with the value of search runs, which guides further ones, and with that of confirm and
+    ablation runs; for the baseline's models also under each plan of inference.
 
     Args:
         kind: Kind of the ticket.
         arms: Arms of the ticket.
         spec: The study's spec.
-        winner: Parameters of the search arm's choice; read for confirm runs only.
-        parameters: Those of the ticket, whose normaliser stays at inference.
+        winner: Parameters of the search arm's choice; used for confirm runs only.
+        parameters: Parameters of the ticket, whose normaliser also applies at inference.
     """
     split = dataloader(kind, spec)
-    guards = spec.study.guarded_metrics if kind in (*SAMPLED_KINDS, "confirm", "ablation") else []
+    guards = spec.study.guarded_metrics if kind in (*SEARCH_KINDS, "confirm", "ablation") else []
     end_guards, current_guards = (
         guards if metric_name_for_kind(kind, spec) == name else [] for name in (split, f"{split}_current")
     )
@@ -218,15 +220,17 @@ def evaluations(
         base_evaluations.append(Evaluation(name="validate", on="validate"))
     plans = inference_plans(spec, winner)
     if is_neutral(parameters):
-        # as it was trained
+        # equals the model as trained
         plans.pop(_AT_ONE, None)
     normalisation = {name: value for name, value in parameters.items() if name in NORMALISATION}
     return base_evaluations + [
-        # under some normalisers there is no temperature to speak of
+        # some normalisers have no temperature
         Evaluation(
             name=f"{loader}:{name}",
             on=loader,
-            temperature=drop_unused_params({**plan, **normalisation} if _of_attentions(plan) else plan),
+            temperature=drop_unused_params(
+                {**plan, **normalisation} if _is_plan_of_attention(plan) else plan
+            ),
             guards=guards if loader == split and "baseline" in arms else [],
         )
         for loader in loaders
@@ -234,5 +238,5 @@ def evaluations(
     ]
 
 
-def _of_attentions(plan: Mapping[str, Any]) -> bool:
+def _is_plan_of_attention(plan: Mapping[str, Any]) -> bool:
     return any(not split_name(name)[0] for name in plan)

@@ -1,12 +1,12 @@
-"""A comparison of given parameter sets: which runs it takes, and what it says of each variant.
+"""A comparison of given parameter sets: its runs, and the result for each variant.
 
-Pure. The sets are those of the spec's section ``compare:``, the first being the reference. All of them are
-trained on the same fresh seeds, and each other set, a *variant*, is compared with the reference by
-paired_evidence.py. Several variants share the level evenly (Bonferroni), so that the chance that any of them
-is falsely shown to be better is that of a single one, and all intervals hold together.
+Pure. The sets are in the spec's section ``compare:``; the first one is the reference. All of them are trained
+on the same fresh seeds, and each other set, a *variant*, is compared with the reference by
+paired_evidence.py. Several variants share the level evenly (Bonferroni), so the probability that any of them
+is falsely shown to be better is that of a single one, and all intervals hold jointly.
 
-With ``study.all_pairs`` each two sets are compared, and all of these comparisons share the level evenly, so
-that the intervals hold together and bound what the best set may gain over another one (Hsu 1996, "Multiple
+With ``study.all_pairs`` every two sets are compared, and all of these comparisons share the level evenly, so
+the intervals hold jointly and bound the gain of the best set over another one (Hsu 1996, "Multiple
 Comparisons: Theory and Methods", chapter 5).
 """
 
@@ -48,9 +48,9 @@ ABSENT = object()
 """In place of a value that a spec does not give."""
 _MIN_PAIRS = 2
 Outcome = Literal["better", "not_shown", "worse"]
-"""Outcome of a comparison: some variant is better; none is, and some is worse; or neither is shown.
-
-Where each two sets are compared: ``better`` where some set is shown to beat another, else ``not_shown``."""
+"""Outcome of a comparison: ``better``: some variant is; ``worse``: some variant is, and none is better;
+``not_shown``: neither. If every two sets are compared: ``better`` if some set is shown to beat another.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +58,13 @@ class Variant:
     """One variant against the reference.
 
     Args:
-        name: What it is called.
-        params: Its whole parameter set, effective values.
-        answer: It against the reference; None if no pair of their runs is left.
-        runs: Seeds that it was trained on, as was the reference.
-        failures: How often both diverged, on the seeds of which no run was lost; None if neither did.
+        name: Name of the variant.
+        params: Complete parameter set, effective values.
+        answer: The variant against the reference; None if no pair of their runs is usable.
+        runs: Number of seeds that both were trained on.
+        failures: How often both diverged, on the seeds without a lost run; None if neither did.
         fails_more: Whether it is shown to diverge more often.
-        guards: What is said of each guard of ``study.guards``.
+        guards: Results of ``study.guards``.
     """
 
     name: str
@@ -77,12 +77,12 @@ class Variant:
 
     @property
     def failed(self) -> int:
-        """Seeds on which it diverged."""
+        """Number of seeds on which it diverged."""
         return 0 if self.failures is None else self.failures.arm.failed
 
     @property
     def reference_failed(self) -> int:
-        """Seeds on which the reference diverged."""
+        """Number of seeds on which the reference diverged."""
         return 0 if self.failures is None else self.failures.reference.failed
 
     @property
@@ -98,18 +98,18 @@ class Variant:
 
     @property
     def keeps_guards(self) -> bool:
-        """Whether it is shown to keep each guard; one that was not measured is not kept."""
+        """Whether it is shown to keep each guard; a guard that was not measured counts as not kept."""
         return not any(guard.blocks_recommendation for guard in self.guards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetPair:
-    """Two sets against each other, where each two of them are compared.
+    """Comparison of two sets, if every two of them are compared.
 
     Args:
         name: The later one.
         reference: The earlier one.
-        answer: The later one against the earlier, at its share of the level; None if no pair is left.
+        answer: The later one against the earlier, at its share of the level; None if no pair is usable.
     """
 
     name: str
@@ -118,13 +118,13 @@ class SetPair:
 
     @property
     def winner(self) -> str | None:
-        """The set that is shown to beat the other; None: neither is."""
+        """The set that is shown to beat the other; None if neither is."""
         if self.answer is None:
             return None
         return self.name if self.answer.significant else self.reference if self.answer.worse else None
 
     def upper_gain_over(self, name: str) -> float:
-        """Return the upper end of the interval of the other set's gain over one of the two."""
+        """Return the upper end of the interval of the other set's gain over set ``name``."""
         if self.answer is None:
             return math.inf
         test = self.answer.paired
@@ -133,18 +133,18 @@ class SetPair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a comparison found.
+    """Result of a comparison.
 
     Args:
-        reference: Name of the set that the others are compared with.
-        reference_params: Its whole parameter set, effective values.
-        variants: The others, in the order in which they were given.
-        confirmed_on: ``test`` or ``validate``; None where values were given, whose data are not known.
-        round: The round that it is of: 0, and one more for each time that pairs were added.
-        looks: Which verdict of the study it is, from 1.
+        reference: Name of the reference.
+        reference_params: Complete parameter set of the reference, effective values.
+        variants: The other sets, in their given order.
+        confirmed_on: ``test`` or ``validate``; None for given values, whose data are unknown.
+        round: Number of the round: 0, and one more each time that pairs were added.
+        verdict_number: Number of the verdict of the study, from 1.
         alpha: Two-sided level that all comparisons share.
         means: Mean of the metric over the complete runs of each set that has one.
-        pairs: Each two sets, if these were asked for (``study.all_pairs``); else empty.
+        pairs: Comparisons of every two sets with ``study.all_pairs``; else empty.
     """
 
     reference: str
@@ -152,7 +152,7 @@ class Comparison:
     variants: tuple[Variant, ...]
     confirmed_on: str | None
     round: int
-    looks: int
+    verdict_number: int
     alpha: float
     means: Mapping[str, float]
     pairs: tuple[SetPair, ...] = ()
@@ -168,7 +168,7 @@ class Comparison:
 
     @property
     def best(self) -> Variant | None:
-        """Of the variants that are better and keep the guards, the one with the largest gain; None: none."""
+        """The better variant that keeps the guards and has the largest gain; None if there is none."""
         candidates = [
             (variant.answer.paired.gain, variant)
             for variant in self.variants
@@ -178,14 +178,14 @@ class Comparison:
 
     @property
     def main(self) -> Variant | None:
-        """The variant that the decision is about: the best or the only one; None: there is no such."""
+        """The variant that the decision is about: the best or the only one; None if there is none."""
         if self.pairs:
             return None
         return self.best or (self.variants[0] if len(self.variants) == 1 else None)
 
     @property
     def unbeaten(self) -> list[str]:
-        """Of compared pairs, the sets that none is shown to beat, in the order in which they were given."""
+        """With all pairs, the sets that no other is shown to beat, in their given order."""
         beaten_names = {
             pair.reference if pair.winner == pair.name else pair.name for pair in self.pairs if pair.winner
         }
@@ -193,16 +193,16 @@ class Comparison:
 
     @property
     def params_by_name(self) -> dict[str, Parameters]:
-        """The whole parameter set of each set, in the order in which they were given."""
+        """Complete parameter set of each set, in their given order."""
         return {self.reference: self.reference_params} | {
             variant.name: variant.params for variant in self.variants
         }
 
     @property
     def recommended_set(self) -> str | None:
-        """The set to take: the best variant; of compared pairs the first that none is shown to beat.
+        """The recommended set: the best variant; with all pairs the first set that none is shown to beat.
 
-        A set that diverges on more seeds than another one that none is shown to beat is passed over.
+        A set that diverges on more seeds than another unbeaten set is passed over.
         """
         if not self.pairs:
             return None if self.best is None else self.best.name
@@ -214,7 +214,7 @@ class Comparison:
 
     @property
     def max_loss(self) -> float:
-        """What the best set may gain over the one to take, at most: the highest upper end of intervals."""
+        """Upper bound of the best set's gain over the recommended one: the highest upper end of intervals."""
         set_name = self.recommended_set
         ends = [
             pair.upper_gain_over(set_name)
@@ -228,14 +228,14 @@ class Comparison:
 
 
 def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTicket]:
-    """Return the next pairs that are trained: a run of the reference and of each variant that needs more.
+    """Return the next pairs to train: a run of the reference and of each variant that needs more.
 
     Args:
-        tickets: All tickets of the study, which are all over; none for the first ones.
+        tickets: All tickets of the study, all of them ended; empty for the first ones.
         spec: The study's spec.
 
     Returns:
-        ``confirm`` tickets of the current round, pair by pair; none if nothing more is needed.
+        ``confirm`` tickets of the current round, pair by pair; empty if no more are needed.
     """
     this_round = current_round(tickets)
     num_pairs = pairs_of(of_kind(tickets, "confirm", of_round=this_round))
@@ -247,7 +247,7 @@ def compare_tickets(tickets: Sequence[TicketRow], spec: StudySpec) -> list[NewTi
 
 
 def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
-    """Return a round of that many more pairs of all sets; none while the comparison is not over.
+    """Return a round with ``count`` more pairs of all sets; empty while the comparison is not complete.
 
     Args:
         tickets: All tickets of the study.
@@ -262,7 +262,7 @@ def more_compare_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int
 
 
 def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many tickets the current round will still get beside those there are, at most."""
+    """Return the largest number of further tickets of the current round."""
     this_round = current_round(tickets)
     confirm = of_kind(tickets, "confirm", of_round=this_round)
     num_pairs = pairs_of(confirm)
@@ -278,7 +278,7 @@ def remaining_comparison_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> 
 def _pair_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, sets: Sequence[ComparedSet], pairs: range, of_round: int
 ) -> list[NewTicket]:
-    # another comparison has other seeds: who has picked the best of many is to confirm it on fresh ones
+    # other comparisons have other seeds, so that the best of many can be confirmed on fresh ones
     sets_digest = digest(spec.compared_sets, names=False)
     seeds = {pair: derive(spec.study.seed, "compare", sets_digest, pair, of_round) for pair in pairs}
     params_by_set = {entry.name: spec.parameters("search", entry.parameters) for entry in sets}
@@ -292,10 +292,10 @@ def _reference_and_variants(spec: StudySpec) -> tuple[ComparedSet, list[Compared
 
 
 def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
-    """Return the sets that need more pairs after a round whose tickets are all over.
+    """Return the sets that need more pairs after a round whose tickets have all ended.
 
-    A variant gets no more once it is shown to be better or to be worse than the reference. Where each two
-    sets are compared, all of them get more until each comparison is decided.
+    A variant gets no more pairs once it is shown to be better or worse than the reference. If every two sets
+    are compared, all of them get more until each comparison is decided.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     num_pairs = pairs_of(confirm)
@@ -307,7 +307,7 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
         return [] if is_decided else [reference, *variants]
     undecided = []
     for variant in variants:
-        # one that has fewer pairs than others was decided at an earlier look
+        # a variant with fewer pairs was decided at an earlier look
         if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == num_pairs:
             answer = _variant_answer(tickets, spec, of_round, variant.name)
             if answer is None or not (answer.significant or answer.worse):
@@ -321,19 +321,19 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
 def evaluate_comparison(
     tickets: Sequence[TicketRow], spec: StudySpec, measurements: Sequence[Measurement] = ()
 ) -> Comparison | None:
-    """Return what the last round that is over says of each variant, None before the first is.
+    """Return the result of the last complete round; None before the first is complete.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec, with the sets.
-        measurements: What the runs measured at their end, for the guards.
+        measurements: Measurements of the runs, for the guards.
     """
     reference, variants = _reference_and_variants(spec)
     for of_round in range(current_round(tickets), -1, -1):
         confirm = of_kind(tickets, "confirm", of_round=of_round)
         if not confirm or not are_over(confirm) or _undecided_sets(tickets, spec, of_round):
             continue
-        looks = _variant_evidence(tickets, spec, of_round, variants[0].name).verdict_number
+        verdict_number = _variant_evidence(tickets, spec, of_round, variants[0].name).verdict_number
         pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()
         of_reference = {pair.name: pair.answer for pair in pairs if pair.reference == reference.name}
         return Comparison(
@@ -345,8 +345,8 @@ def evaluate_comparison(
             ),
             confirmed_on=spec.study.confirm_on,
             round=of_round,
-            looks=looks,
-            alpha=alpha_for_verdict(looks),
+            verdict_number=verdict_number,
+            alpha=alpha_for_verdict(verdict_number),
             means=_means_by_set(tickets, spec, of_round),
             pairs=pairs,
         )
@@ -354,7 +354,7 @@ def evaluate_comparison(
 
 
 def _means_by_set(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> dict[str, float]:
-    """Return the mean of each set's complete runs, over the rounds that the comparison rests on."""
+    """Return the mean of each set's complete runs, over the rounds of the comparison."""
     rounds = rounds_of_verdict(tickets, of_round)
     values: dict[str, list[float]] = {compared_set.name: [] for compared_set in spec.compared_sets}
     for ticket in of_kind(tickets, "confirm"):
@@ -364,7 +364,9 @@ def _means_by_set(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) 
 
 
 def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
-    """Return each two sets, the later one against the earlier: all of them have runs on the same seeds."""
+    """Return the comparison of every two sets, the later against the earlier; all have runs on the same
+    seeds.
+    """
     names = [compared_set.name for compared_set in spec.compared_sets]
     evidence = Evidence(tickets, spec, of_round, share=1.0 / math.comb(len(names), 2))
     return tuple(
@@ -401,7 +403,7 @@ def _evaluate_variant(
         answer=of_reference[name] if of_reference else _variant_answer(tickets, spec, of_round, name),
         runs=len(variant_tickets),
         failures=failures,
-        # it is tested once, on all pairs
+        # tested once, on all pairs
         fails_more=failures is not None
         and evidence.has_all_pairs
         and failures.p_value < evidence.alpha
@@ -411,7 +413,7 @@ def _evaluate_variant(
 
 
 def _variant_evidence(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str) -> Evidence:
-    """Return the pairs of a variant, and of the reference those beside it, with the variant's share."""
+    """Return the pairs of a variant and of the reference, with the variant's share of the level."""
     reference, variants = _reference_and_variants(spec)
     confirm = of_kind(tickets, "confirm")
     pair_keys = {(ticket.round, ticket.pair) for ticket in confirm if ticket.arm == variant}
@@ -433,9 +435,9 @@ def _variant_answer(
 def set_gains(
     tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, name: str, reference: str
 ) -> list[tuple[int, float]]:
-    """Return a set's gain over another one on each pair that counts, numbered over the rounds.
+    """Return the gain of a set over another one on each usable pair, numbered over the rounds.
 
-    More is better, whatever the direction; pairs of which a run was lost are left out.
+    Larger is better for any direction; pairs with a lost run are left out.
     """
     numbered_gains, pair_offset = [], 0
     for round_number in rounds_of_verdict(tickets, of_round):
@@ -453,15 +455,15 @@ def set_gains(
 
 
 def check_comparison(spec: StudySpec, max_runs: int | None = None) -> None:
-    """Refuse a comparison that could show nothing, or that takes more runs than are allowed.
+    """Refuse a comparison that could show nothing, or that takes more runs than allowed.
 
     Args:
-        spec: Its spec; the schedules outside tempopt that it names have been imported.
-        max_runs: Most runs that it may take; None: as many as it needs.
+        spec: Its spec; schedules outside tempopt in it are imported.
+        max_runs: Largest allowed number of runs; None for no limit.
 
     Raises:
         SpecError: Two sets train the same.
-        UsageError: It may take more runs than that.
+        UsageError: It may take more runs.
     """
     name_by_key: dict[str, str] = {}
     lines = []
@@ -523,7 +525,7 @@ def value_in_spec(spec: StudySpec, name: str) -> Any:
 
 
 def _normalize_numbers(value: Any) -> Any:
-    """Return the value with whole numbers as those that they are equal to."""
+    """Return the value with integers replaced by equal floats."""
     if isinstance(value, list):
         return [_normalize_numbers(entry) for entry in value]
     if isinstance(value, Mapping):

@@ -1,9 +1,8 @@
-"""Which tickets a study gets, and when: its first ones, more on request, and those that decide.
+"""The tickets of a study by stage: initial ones, requested ones, and those of the confirmation.
 
-Pure: rows in, new tickets out. A round searches, tunes the baseline, chooses the winner and what it is
-compared with, confirms them on fresh seeds, compares a gain with constants (pairs.py) and, if a command or
-``study.explain`` asks for it, explains the winner (explanation.py).
-What a verdict has counted stays as it was counted.
+Pure: rows in, new tickets out. A round searches, tunes the baseline, chooses the winner and its references,
+confirms them on fresh seeds, compares a gain with constants (pairs.py) and, if a command or ``study.explain``
+requests it, explains the winner (explanation.py). A finished verdict never changes.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tempopt.spec.sections import FEWEST, KNOWLEDGE_GRADIENT
+from tempopt.spec.sections import KNOWLEDGE_GRADIENT, MIN_MODEL_RUNS
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, NewTicket, TicketRow
 from tempopt.storage.ticket_queries import (
     are_over,
@@ -34,8 +33,8 @@ from tempopt.verdict.pairs import (
     constant_tickets,
     deciding_arms,
     has_tuned,
+    max_choosing_tickets,
     more_pairs,
-    most_to_choose,
     no_recommendations,
     reference_tickets,
     search_tickets,
@@ -46,15 +45,15 @@ from tempopt.verdict.set_comparison import compare_tickets, more_compare_pairs, 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
-PROVING: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCH_KINDS)
-"""The kinds that a round ends with, after its search tickets."""
+CONFIRMING_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind not in SEARCH_KINDS)
+"""Kinds of the stages of a round after its search."""
 
 
-def first_tickets(spec: StudySpec) -> list[NewTicket]:
-    """Return the tickets that a study begins with: baseline, constant and search, or those of a comparison.
+def initial_tickets(spec: StudySpec) -> list[NewTicket]:
+    """Return the initial tickets of a study: baseline, constant and search, or those of a comparison.
 
-    The first search tickets get the parameters that ``study.enqueue`` wants tried. A spec that changes later
-    does not change these tickets.
+    The first search tickets get the parameters in ``study.enqueue``. A later change of the spec does not
+    change these tickets.
     """
     if spec.compare is not None:
         return compare_tickets([], spec)
@@ -64,10 +63,10 @@ def first_tickets(spec: StudySpec) -> list[NewTicket]:
     return design + search_tickets(spec, "search", range(spec.num_trials), enqueued=enqueued)
 
 
-def has_begun_proving(tickets: Sequence[TicketRow]) -> bool:
+def has_begun_confirming(tickets: Sequence[TicketRow]) -> bool:
     """Return whether the current round has tickets that choose, confirm or explain."""
     this_round = current_round(tickets)
-    return any(ticket.kind in PROVING and ticket.round == this_round for ticket in tickets)
+    return any(ticket.kind in CONFIRMING_KINDS and ticket.round == this_round for ticket in tickets)
 
 
 def more_tickets(
@@ -76,30 +75,30 @@ def more_tickets(
     count: int,
     enqueued: Sequence[Mapping[str, Any]] = (),
 ) -> list[NewTicket]:
-    """Return more search tickets, of the next round if this one is being proved already.
+    """Return more search tickets, of the next round if this one has passed its search.
 
     Args:
         tickets: All tickets of the study.
         spec: The study's spec.
-        count: How many in all, >= ``len(enqueued)``.
-        enqueued: Values of the search space that a person wants tried; the first of the tickets get them.
+        count: Number of tickets, >= ``len(enqueued)``.
+        enqueued: Values of the search space for the first of the tickets.
     """
     first_number = next_number(tickets, "search")
     numbers = range(first_number, first_number + count)
     return search_tickets(
-        spec, "search", numbers, current_round(tickets) + has_begun_proving(tickets), enqueued
+        spec, "search", numbers, current_round(tickets) + has_begun_confirming(tickets), enqueued
     )
 
 
 def next_tickets(
     tickets: Sequence[TicketRow], spec: StudySpec, recommend_fn: Recommend = no_recommendations
 ) -> list[NewTicket]:
-    """Return the tickets that follow when all that there are are over; none when the study is, too.
+    """Return the tickets that follow when all present ones have ended; empty when the study is complete.
 
     Args:
-        tickets: All tickets of the study, of which none waits or runs.
+        tickets: All tickets of the study, none of them waiting or running.
         spec: The study's spec.
-        recommend_fn: Returns the candidates; where it returns none, they are those with the best values.
+        recommend_fn: Returns the candidates; if it returns none, they are those with the best values.
     """
     if spec.compare is not None:
         return compare_tickets(tickets, spec)
@@ -118,9 +117,9 @@ def next_tickets(
 
 
 def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many tickets the current round will still get until it is decided, at most.
+    """Return the largest number of further tickets of the current round until it is decided.
 
-    Constants that follow a gain, and what explains it, are not among them.
+    Constants that follow a gain, and explanations, are not included.
     """
     if spec.compare is not None:
         return remaining_comparison_runs(tickets, spec)
@@ -134,36 +133,38 @@ def count_tickets_to_come(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
         return 0 if is_over else num_arms * (max_pairs - pairs_of(confirm))
     num_arms = 2 + spec.has_twin
     num_tuning = 0 if has_tuned(tickets, spec, this_round) else spec.num_tuning
-    return num_tuning + _to_choose(tickets, spec, this_round) + num_arms * max_pairs
+    return num_tuning + _max_choosing_tickets(tickets, spec, this_round) + num_arms * max_pairs
 
 
-def _to_choose(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -> int:
-    """Return how many tickets of choosing a round will still get, at most."""
+def _max_choosing_tickets(tickets: Sequence[TicketRow], spec: StudySpec, this_round: int) -> int:
+    """Return the largest number of further choosing tickets of a round."""
     seeds, choose = spec.study.seeds.choose, of_kind(tickets, "choose", of_round=this_round)
-    # the winner, with its own other parameters and with the baseline's
-    max_exchanged = 2 if spec.other_names else 0
+    # the winner, with its own ordinary parameters and with the baseline's
+    max_exchanged = 2 if spec.ordinary_names else 0
     if not choose:
         num_asked = sum(ticket.kind == "search" and ticket.state != "withdrawn" for ticket in tickets)
-        count = candidates_at_most(spec, num_asked)
+        count = max_arm_candidates(spec, num_asked)
         return seeds * ((count if count > 1 else 0) + max_exchanged)
     if any("exchange" in arms_of(ticket) for ticket in choose):
         max_exchanged = 0
-    return most_to_choose(tickets, spec) + seeds * max_exchanged
+    return max_choosing_tickets(tickets, spec) + seeds * max_exchanged
 
 
-def candidates_at_most(spec: StudySpec, num_runs: int) -> int:
-    """Return how many candidates an arm with so many runs has at most.
+def max_arm_candidates(spec: StudySpec, num_runs: int) -> int:
+    """Return the largest number of candidates of an arm with ``num_runs`` runs.
 
-    tempopt's sampler names sets that no run has tried, too.
+    tempopt's sampler may recommend sets that no run has tried.
     """
     max_candidates = spec.study.candidates
-    has_model = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= FEWEST
+    has_model = spec.study.sampler.name == KNOWLEDGE_GRADIENT and num_runs >= MIN_MODEL_RUNS
     return max_candidates if has_model else min(num_runs, max_candidates)
 
 
 def remaining_confirmation_runs(tickets: Sequence[TicketRow], spec: StudySpec) -> int:
-    """Return how many runs will still choose and confirm: those asked for, and those to come at most."""
-    return sum(t.kind in PROVING and not is_terminal(t) for t in tickets) + count_tickets_to_come(
+    """Return the number of choosing and confirming runs to come: planned ones, and the largest number of
+    others.
+    """
+    return sum(t.kind in CONFIRMING_KINDS and not is_terminal(t) for t in tickets) + count_tickets_to_come(
         tickets, spec
     )
 
@@ -171,17 +172,17 @@ def remaining_confirmation_runs(tickets: Sequence[TicketRow], spec: StudySpec) -
 # ---- runs that failed on every attempt
 
 _MIN_ADDED_PAIRS = 2
-"""One pair alone shows nothing."""
+"""A single pair shows nothing."""
 
 
 def failed_runs_to_requeue(
     tickets: Sequence[TicketRow], spec: StudySpec
 ) -> tuple[list[TicketRow], list[NewTicket]]:
-    """Return the failed tickets to repeat, and fresh pairs in place of those that a verdict lacks.
+    """Return the failed tickets to repeat, and new pairs in place of those that a verdict lacks.
 
-    Pairs that come in after a verdict are another look at its question. They are a round of their own, as
-    pairs that a person adds are, with its share of the level. What nothing depends on any more stays failed;
-    searching runs do not, since later rounds learn from them.
+    Pairs that are completed after a verdict are another look at its question. Like pairs that a person adds,
+    they make a new round with its own level. Failed runs on which nothing depends stay failed; search runs
+    are repeated, since later rounds learn from them.
 
     Args:
         tickets: All tickets of the study.
@@ -201,7 +202,7 @@ def failed_runs_to_requeue(
 
 
 def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> list[NewTicket]:
-    """Return a round of that many more pairs of what the last verdict compared; none while there is none.
+    """Return a round with ``count`` more pairs of the arms of the last verdict; empty without a verdict.
 
     Args:
         tickets: All tickets of the study.
@@ -214,9 +215,9 @@ def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> 
 
 
 def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
-    """Return whether there is a verdict of the current round, whatever it says."""
+    """Return whether the current round has a verdict."""
     decided = bool(further_pairs(tickets, spec, 1))
-    if not spec.about_temperature:
+    if not spec.is_about_temperature:
         return decided
     return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
 
@@ -237,12 +238,12 @@ def _is_still_needed(
         # earlier looks were taken without them
         looks = [look for look in spec.study.seeds.confirm.looks if look < pairs_of(confirm)]
         return not has_verdict and (ticket.pair or 0) >= max(looks, default=0)
-    # what was chosen is chosen once its confirmation has begun
+    # the choice is final once its confirmation has begun
     return ticket.kind == "choose" and not confirm
 
 
 def _num_missing_pairs(tickets: Sequence[TicketRow], this_round: int) -> int:
-    """Return how many pairs the verdict of a round lacks, less those that were added since."""
+    """Return the number of pairs that the verdict of a round lacks, minus those that were added since."""
     first_round, *added_rounds = rounds_of_verdict(tickets, this_round)
     confirm_tickets = [
         ticket for ticket in of_kind(tickets, "confirm") if ticket.round in (first_round, *added_rounds)

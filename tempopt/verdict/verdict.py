@@ -1,7 +1,7 @@
-"""The verdict of a confirmation: rows and measurements in, its results out.
+"""Compute the verdict of a confirmation from tickets and measurements.
 
-One answer is primary and declared so in advance: the winner against τ = 1. All others are claimed only where
-that one is.
+The primary hypothesis, fixed in advance, is the winner against τ = 1; the others are claimed only if it is
+shown (hierarchical testing).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from tempopt.storage.rows import Measurement, Parameters, TicketRow
-from tempopt.storage.ticket_queries import Arm, are_over, current_round, of_kind, to_maximize
+from tempopt.storage.ticket_queries import ConfirmationArm, are_over, current_round, of_kind, to_maximize
 from tempopt.temperature import is_scheduled, training_key
 from tempopt.training.messages import CONTROLLED_CURVE
 from tempopt.verdict.explanation import SIMPLEST, ablate, arm_without, round_of_explanation, simplest
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
-_CONSTANT_ARMS: tuple[Arm, ...] = ("constant", "constant_twin")
+_CONSTANT_ARMS: tuple[ConfirmationArm, ...] = ("constant", "constant_twin")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainPart:
-    """What the winner loses without one of its parts.
+    """Loss of the winner without one of its parts.
 
     Args:
-        name: Of the part, as in :data:`tempopt.temperature.GROUPS`, or a parameter that is no temperature.
-        parameters: The winner without it.
-        answer: The winner against that.
+        name: Name of the part (a key of :data:`tempopt.temperature.GROUPS`) or of a method parameter.
+        params: The winner without the part.
+        answer: The winner against this.
     """
 
     name: str
-    parameters: Parameters
+    params: Parameters
     answer: PairedResult
 
 
@@ -63,61 +63,63 @@ class Simplest:
 
     Args:
         parts: The winner's parts that it keeps.
-        parameters: The whole parameter set.
-        gain: It against the baseline, on the same pairs.
-        lost: The winner against it.
-        keep_share_test: By pair, its gain less ``study.keep_share`` of the winner's gain over the baseline.
+        params: The whole parameter set.
+        gain: Gain over the baseline, on the same pairs.
+        lost: The winner's gain over this plan.
+        keep_share_test: Non-inferiority test: gain of this plan minus ``study.keep_share`` times that of
+            the winner.
     """
 
     parts: tuple[str, ...]
-    parameters: Parameters
+    params: Parameters
     gain: PairedResult
     lost: PairedResult
     keep_share_test: PairedTest
 
     @property
     def holds(self) -> bool:
-        """Whether it is shown to keep that share of the gain, and does not diverge more often."""
+        """Whether it is shown to keep that share of the gain, and diverges at most as often as the winner."""
         return self.keep_share_test.significant and self.lost.reference_diverged <= self.lost.diverged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a study found, on seeds that neither searched nor chose.
+    """Result of a study on seeds that were used neither for searching nor for choosing.
 
     Args:
-        total: The winner against τ = 1: against the baseline and its twin, both of which it has to beat.
-        over_baseline: The winner against the best that is known at τ = 1; None if none of its runs is left.
-        over_twin: The winner against its own other parameters at τ = 1; None if none of these runs is left.
+        primary: The primary comparison, winner against τ = 1: the more cautious of ``over_baseline`` and
+            ``over_twin``, both of which it has to beat.
+        over_baseline: The winner against the best set at τ = 1; None if that has no runs left.
+        over_twin: The winner against its own ordinary parameters at τ = 1; None if these have no runs left.
         params: The winner's parameters.
         baseline_params: The baseline's.
         twin_params: The twin's.
         confirmed_on: ``test`` or ``validate``.
-        against_constant: The winner against constants: the best that is known, and the geometric mean of its
-            schedule in place of it; None unless a gain is shown of a winner that is no constant itself.
-        over_constant: The winner against the best constant that is known, by itself.
+        against_constant: The more cautious of ``over_constant`` and ``over_constant_twin``; None if the
+            winner is constant or no gain is shown.
+        over_constant: The winner against the best known constant.
         over_constant_twin: The winner against itself with the geometric mean in place of its schedule.
-        constant_params: Parameters of the best constant, None if it was not trained.
-        constant_twin_params: The winner's with the geometric mean in place of its schedule, None likewise.
-        inference_only: Models evaluated at other temperatures than they were trained with.
+        constant_params: Parameters of the best constant; None if it was not trained.
+        constant_twin_params: The winner's with the geometric mean in place of its schedule; None if these
+            were not trained.
+        inference_only: Models evaluated at temperatures other than those of their training.
         learned: Trainings that learn the temperatures; None if there were none.
-        parts: What the winner loses without each of its parts; empty unless it was taken apart.
-        simplest: The simpler plan that was tested, None if there was none.
-        failures: Rates of failed runs of winner and τ = 1, None if no run failed.
-        has_all_pairs: Whether all pairs are there that the spec asks for, so that failures are tested.
-        guards: What is said of each guard of the study; empty where the winner is τ = 1 itself.
-        guards_of: The same for what is simpler than the winner: ``inference_only``, ``simplest``,
-            ``constant`` and ``constant_twin``, as far as there are such.
-        round: Round of search tickets that it closes, from 0.
-        looks: Verdicts that the study has had with this one, >= 1.
-        alpha: Its two-sided level.
-        mean_at_one: Mean of the runs at τ = 1 that the total gain is over; None: none is complete.
-        controlled: The winner's temperatures at the end of training, where they follow a target of the
-            entropy; else empty.
-        recommendation: What to do; None only while the verdict is being made.
+        parts: Loss of the winner without each of its parts; empty before the ablation.
+        simplest: The simpler plan that was tested; None if there was none.
+        failures: Rates of failed runs of winner and τ = 1; None if no run failed.
+        has_all_pairs: Whether all pairs of the spec are complete, so that failures are tested.
+        guards: Results of the guards of the study; empty if the winner is τ = 1 itself.
+        guards_by_alternative: Results of the guards for the alternatives ``inference_only``, ``simplest``,
+            ``constant`` and ``constant_twin``; missing alternatives are left out.
+        round: Number of the round, from 0.
+        verdict_number: Number of this verdict, from 1.
+        alpha: Two-sided level of this verdict.
+        mean_at_one: Mean of the reference runs of ``primary``; None if none is complete.
+        controlled: The winner's final temperatures under entropy control; otherwise empty.
+        recommendation: The recommendation; None only while the verdict is computed.
     """
 
-    total: PairedResult
+    primary: PairedResult
     over_baseline: PairedResult | None
     over_twin: PairedResult | None
     params: dict[str, Any]
@@ -136,9 +138,9 @@ class Verdict:
     failures: FailureRates | None
     has_all_pairs: bool
     guards: tuple[GuardResult, ...]
-    guards_of: dict[str, tuple[GuardResult, ...]]
+    guards_by_alternative: dict[str, tuple[GuardResult, ...]]
     round: int
-    looks: int
+    verdict_number: int
     alpha: float
     mean_at_one: float | None = None
     controlled: Ends = field(default_factory=dict)
@@ -146,15 +148,15 @@ class Verdict:
 
     @property
     def is_constant(self) -> bool:
-        """Whether the winner's temperature stays as it is during training."""
+        """Whether the winner's temperature is constant during training."""
         return not is_scheduled(self.params)
 
     @property
     def schedule_shown(self) -> bool:
-        """Whether the schedule is shown to be worth more than one constant, the best one included."""
+        """Whether the winner is shown to be better than every constant that was tested."""
         if self.over_constant is None or self.against_constant is None:
             return False
-        return self.total.significant and self.against_constant.significant and not self.is_constant
+        return self.primary.significant and self.against_constant.significant and not self.is_constant
 
     @property
     def at_one(self) -> bool:
@@ -170,27 +172,27 @@ class Verdict:
         return rates.arm.failed < rates.reference.failed and rates.p_value < self.alpha
 
     @property
-    def untrained(self) -> bool:
-        """Whether what the winner has to beat at τ = 1 diverged on every seed: what it gains is not known."""
-        return any(answer.reference_diverged == answer.paired.n_pairs for answer in self.total.components)
+    def has_reference_diverged(self) -> bool:
+        """Whether a reference at τ = 1 diverged on every seed, so that the gain is unknown."""
+        return any(answer.reference_diverged == answer.paired.n_pairs for answer in self.primary.components)
 
     @property
     def guards_kept(self) -> bool:
-        """Whether the winner is shown to keep each guard of the study; none that was not measured is kept."""
+        """Whether the winner is shown to keep each guard; one that was not measured is not kept."""
         return not any(guard.blocks_recommendation for guard in self.guards)
 
 
 def compute_verdict(
     tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec
 ) -> Verdict | None:
-    """Return the answers of the last round that is confirmed, or None before the first is.
+    """Return the newest verdict; None if no round is confirmed yet.
 
-    A verdict is computed only at the planned looks of the spec. Pairs that are added later count as another
-    look, with its own share of the level.
+    A verdict is computed only at the planned looks of the spec. Pairs that are added later are another look,
+    with its own share of the level.
 
     Args:
         tickets: All tickets of the study.
-        measurements: What confirm runs measured at their end; others are ignored.
+        measurements: Measurements of confirm runs; others are ignored.
         spec: The study's spec.
     """
     measurements = list(measurements)
@@ -204,15 +206,13 @@ def compute_verdict(
 def earlier_verdicts(
     tickets: Sequence[TicketRow], measurements: Iterable[Measurement], spec: StudySpec, latest: Verdict
 ) -> tuple[Verdict, ...]:
-    """Return the verdicts of a study before its latest, oldest first.
-
-    Each is what it was when it was made: the tickets of later rounds do not enter it.
+    """Return the verdicts of a study before its latest, oldest first, each without tickets of later rounds.
 
     Args:
         tickets: All tickets of the study.
         measurements: As for :func:`compute_verdict`.
         spec: The study's spec.
-        latest: What :func:`compute_verdict` returns.
+        latest: The result of :func:`compute_verdict`.
     """
     measurements = list(measurements)
     verdicts = (
@@ -225,13 +225,13 @@ def earlier_verdicts(
 
 
 def find_valid_earlier_verdict(latest: Verdict, earlier: Sequence[Verdict]) -> Verdict | None:
-    """Return the newest earlier verdict whose recommendation stays valid where the latest changes nothing.
+    """Return the newest earlier verdict that stays valid, if the latest changes nothing.
 
-    All verdicts share one error rate, so a later one without a gain cancels no earlier recommendation.
+    All verdicts share one error rate, so a later one without a gain cancels none.
 
     Args:
         latest: The latest verdict of a study.
-        earlier: Those before it, oldest first.
+        earlier: The verdicts before it, oldest first.
     """
     if latest.recommendation is None or latest.recommendation.action_without_training != "change_nothing":
         return None
@@ -247,10 +247,10 @@ def find_valid_earlier_verdict(latest: Verdict, earlier: Sequence[Verdict]) -> V
 
 
 def _is_refuted(earlier: Verdict, latest: Verdict) -> bool:
-    """Return whether a later verdict shows that a change recommended by an earlier one is not worth making.
+    """Return whether a later verdict refutes a change that an earlier one recommends.
 
-    The later verdict does so if it is about the same parameters, and shows that they are worse, that they
-    gain less than ``study.min_gain``, or that they break a guard.
+    It does if it is about the same parameters and shows that they are worse, gain less than
+    ``study.min_gain``, or break a guard.
     """
     earlier_advice, latest_advice = earlier.recommendation, latest.recommendation
     assert earlier_advice is not None and latest_advice is not None
@@ -258,11 +258,11 @@ def _is_refuted(earlier: Verdict, latest: Verdict) -> bool:
         inference = latest.inference_only
         if inference is None or inference.plan_name != earlier_advice.plan_name:
             return False
-        answer, guards = inference.answer, latest.guards_of.get("inference_only", ())
+        answer, guards = inference.answer, latest.guards_by_alternative.get("inference_only", ())
     else:
         if training_key(earlier.params) != training_key(latest.params):
             return False
-        answer, guards = latest.total, latest.guards
+        answer, guards = latest.primary, latest.guards
     is_too_small = answer.significant and answer.paired.gain < latest_advice.min_gain
     return answer.worse or is_too_small or any(guard.state == "broken" for guard in guards)
 
@@ -273,23 +273,24 @@ def _conclude_round(
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     if not confirm or not are_over(confirm) or not is_confirmation_complete(tickets, spec, of_round):
         return None
-    # the tickets as of that round
     evidence, arms = Evidence(tickets, spec, of_round), confirmed_arms(confirm)
-    total = gain_over_baseline(evidence)
-    if total is None or not {"search", "baseline"} <= arms.keys():
+    primary = gain_over_baseline(evidence)
+    if primary is None or not {"search", "baseline"} <= arms.keys():
         return None
     winner = evidence.runs("search")
     over_baseline = evidence.compare(winner, evidence.runs("baseline"))
     ablation = _ablation_evidence(tickets, evidence)
-    inference = inference_only(evidence, measurements, total)
-    simplest_plan = None if ablation is None or not total.significant else _simplest(ablation, arms, tickets)
+    inference = inference_only(evidence, measurements, primary)
+    explained = ablation if primary.significant else None
+    plan = None if explained is None else _test_simplest_plan(explained, arms, tickets)
+    is_at_baseline = training_key(arms["search"]) == training_key(arms["baseline"])
     constant_answers = {
         arm: evidence.compare(winner, evidence.runs(arm)) for arm in _CONSTANT_ARMS if arm in arms
     }
     # arms with equal parameters share their runs, and are one reference
     constants = {training_key(arms[arm]): answer for arm, answer in constant_answers.items()}
     verdict = Verdict(
-        total=total,
+        primary=primary,
         over_baseline=over_baseline,
         over_twin=evidence.compare(winner, evidence.runs("twin")),
         params=arms["search"],
@@ -302,17 +303,17 @@ def _conclude_round(
         constant_params=arms.get("constant"),
         constant_twin_params=arms.get("constant_twin"),
         inference_only=inference,
-        learned=evaluate_learned_arm(evidence, measurements, total),
-        parts=() if ablation is None else _parts(ablation, arms),
-        simplest=simplest_plan,
-        failures=_failures(evidence),
+        learned=evaluate_learned_arm(evidence, measurements, primary),
+        parts=() if ablation is None else _evaluate_parts(ablation, arms),
+        simplest=plan,
+        failures=_failure_rates(evidence),
         has_all_pairs=evidence.has_all_pairs,
-        guards=()
-        if training_key(arms["search"]) == training_key(arms["baseline"])
-        else evaluate_guards(evidence, measurements),
-        guards_of=_guards_of(evidence, ablation, arms, measurements, inference, simplest_plan),
+        guards=() if is_at_baseline else evaluate_guards(evidence, measurements),
+        guards_by_alternative=_evaluate_alternative_guards(
+            evidence, ablation, arms, measurements, inference, plan
+        ),
         round=of_round,
-        looks=evidence.verdict_number,
+        verdict_number=evidence.verdict_number,
         alpha=evidence.alpha,
         mean_at_one=_mean_at_one(evidence),
         controlled=final_temperatures(evidence, measurements, "search", CONTROLLED_CURVE),
@@ -321,7 +322,7 @@ def _conclude_round(
 
 
 def _mean_at_one(evidence: Evidence) -> float | None:
-    """Return the mean at τ = 1: of baseline or twin, the one over which the winner gains less."""
+    """Return the mean at τ = 1: of the baseline or the twin, whichever the winner gains less over."""
     winner = evidence.runs("search")
     answers = [(evidence.compare(winner, runs), runs) for runs in baseline_runs(evidence)]
     compared_runs = [(answer.paired.gain, runs) for answer, runs in answers if answer is not None]
@@ -330,44 +331,44 @@ def _mean_at_one(evidence: Evidence) -> float | None:
     return fmean(values) if values else None
 
 
-def _runs_with(
-    evidence: Evidence, arms: dict[Arm, Parameters], parameters: Parameters, arm: str
+def _find_runs(
+    evidence: Evidence, arms: dict[ConfirmationArm, Parameters], parameters: Parameters, arm: str
 ) -> list[PairedRuns]:
-    """Return runs of these parameters: of the confirmed arm with equal ones, else of the ablation."""
-    confirmed_arm = _arm_of(arms, parameters)
+    """Return the runs of these parameters: of a confirmed arm with equal ones, else of the ablation."""
+    confirmed_arm = _find_arm(arms, parameters)
     return evidence.runs(confirmed_arm) if confirmed_arm is not None else evidence.runs(arm, "ablation")
 
 
-def _arm_of(arms: dict[Arm, Parameters], parameters: Parameters) -> Arm | None:
-    text = training_key(parameters)
-    return next((arm for arm in arms if training_key(arms[arm]) == text), None)
+def _find_arm(arms: dict[ConfirmationArm, Parameters], parameters: Parameters) -> ConfirmationArm | None:
+    key = training_key(parameters)
+    return next((arm for arm in arms if training_key(arms[arm]) == key), None)
 
 
 def _ablation_evidence(tickets: Sequence[TicketRow], evidence: Evidence) -> Evidence | None:
-    """Return the pairs on which the winner was taken apart, None if it was not, or not yet."""
+    """Return the evidence of the ablation; None before it is complete."""
     of_round = round_of_explanation(tickets, evidence.rounds[-1])
     if of_round is None or not are_over(of_kind(tickets, "ablation", of_round=of_round)):
         return None
-    return Evidence(tickets, evidence.spec, of_round, alone=True)
+    return Evidence(tickets, evidence.spec, of_round, include_earlier=False)
 
 
-def _parts(evidence: Evidence, arms: dict[Arm, Parameters]) -> tuple[GainPart, ...]:
+def _evaluate_parts(evidence: Evidence, arms: dict[ConfirmationArm, Parameters]) -> tuple[GainPart, ...]:
     parts = []
     for name, parameters in ablate(evidence.spec, arms).items():
-        runs = _runs_with(evidence, arms, parameters, arm_without(name))
+        runs = _find_runs(evidence, arms, parameters, arm_without(name))
         answer = evidence.compare(evidence.runs("search"), runs)
         if answer is not None:
-            parts.append(GainPart(name=name, parameters=parameters, answer=answer))
+            parts.append(GainPart(name=name, params=parameters, answer=answer))
     return tuple(parts)
 
 
-def _simplest(
-    evidence: Evidence, arms: dict[Arm, Parameters], tickets: Sequence[TicketRow]
+def _test_simplest_plan(
+    evidence: Evidence, arms: dict[ConfirmationArm, Parameters], tickets: Sequence[TicketRow]
 ) -> Simplest | None:
     plan = simplest(tickets, evidence.spec, arms, evidence.rounds[-1])
     if plan is None:
         return None
-    runs = _runs_with(evidence, arms, plan.parameters, SIMPLEST)
+    runs = _find_runs(evidence, arms, plan.params, SIMPLEST)
     winner, baseline = evidence.runs("search"), evidence.runs("baseline")
     gain_answer, loss_answer = evidence.compare(runs, baseline), evidence.compare(winner, runs)
     kept_answer = test_keeps_share(evidence, runs, winner, baseline)
@@ -375,17 +376,17 @@ def _simplest(
         return None
     return Simplest(
         parts=plan.parts,
-        parameters=plan.parameters,
+        params=plan.params,
         gain=gain_answer,
         lost=loss_answer,
         keep_share_test=kept_answer.paired,
     )
 
 
-def _guards_of(
+def _evaluate_alternative_guards(
     evidence: Evidence,
     ablation: Evidence | None,
-    arms: dict[Arm, Parameters],
+    arms: dict[ConfirmationArm, Parameters],
     measurements: Sequence[Measurement],
     inference: InferenceOnly | None,
     simplest: Simplest | None,
@@ -400,7 +401,7 @@ def _guards_of(
         if arm in arms:
             guards_by_name[arm] = evaluate_guards(evidence, measurements, arm=arm)
     if simplest is not None and ablation is not None:
-        confirmed_arm = _arm_of(arms, simplest.parameters)
+        confirmed_arm = _find_arm(arms, simplest.params)
         guards_by_name["simplest"] = evaluate_guards(
             ablation,
             measurements,
@@ -410,7 +411,7 @@ def _guards_of(
     return guards_by_name
 
 
-def _failures(evidence: Evidence) -> FailureRates | None:
+def _failure_rates(evidence: Evidence) -> FailureRates | None:
     """Return failure rates of winner and τ = 1: against baseline or twin, the less favourable comparison."""
     limit, direction = evidence.spec.study.failure, evidence.spec.study.direction
 

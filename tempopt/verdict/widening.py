@@ -1,6 +1,6 @@
-"""Whether a recommended value lies at the end of its searched range, and how far that range is to be widened.
+"""Whether a recommended value lies at the end of its searched range, and the range to search instead.
 
-Pure; the widened range is searched in a new study.
+Pure; a new study searches the widened range.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tempopt.spec.domains import RangeDomain
-from tempopt.temperature import CREDITED, GROUPS, schedule_of, split_name
+from tempopt.temperature import CREDITED, GROUPS, named_schedule_params, split_name
 from tempopt.temperature.ranges import RANGES
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Widening:
     Args:
         name: The parameter.
         value: The recommended value.
-        low: Lower end of the range that was searched.
+        low: Lower end of the searched range.
         high: Its upper end.
         to_low: Lower end of the range to search.
         to_high: Its upper end.
@@ -45,10 +45,10 @@ class Widening:
 
 
 def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) -> Iterator[Widening]:
-    """Return the searched ranges of temperatures at whose ends parameters lie, as far as they can be wider.
+    """Yield the searched ranges of temperatures that have a parameter at an end and can be widened.
 
-    Numbers that shape a schedule (a power, a share of training) are no reason to search again, nor is a
-    named temperature that stays as found: no search has put it there.
+    Numbers that shape a schedule (a power, a share of training) do not justify another search, nor does a
+    named temperature as found, which no search has chosen.
     """
     for name, domain in spec.search.items():
         value = parameters.get(name)
@@ -56,11 +56,11 @@ def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) ->
         shapes = bare in GROUPS["schedule"] and bare not in GROUPS["level"]
         if not isinstance(domain, RangeDomain) or name not in CREDITED or shapes:
             continue
-        if temperature and bare in GROUPS["level"] and not schedule_of(parameters, temperature):
+        if temperature and bare in GROUPS["level"] and not named_schedule_params(parameters, temperature):
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        ends = _wider(name, domain, float(value))
+        ends = _widen(name, domain, float(value))
         if ends is not None:
             yield Widening(
                 name=name,
@@ -72,24 +72,24 @@ def find_params_at_range_ends(parameters: Mapping[str, Any], spec: StudySpec) ->
             )
 
 
-def _wider(name: str, domain: RangeDomain, value: float) -> tuple[float, float] | None:
-    """Return a range that is half as wide again at the end where a value lies, as far as is allowed.
+def _widen(name: str, domain: RangeDomain, value: float) -> tuple[float, float] | None:
+    """Return a range extended by half of its width at the end where a value lies, if that is allowed.
 
-    None: the value lies at neither end, or that end is the last value that is allowed.
+    None if the value lies at neither end, or that end is the last allowed value.
     """
     log = domain.log and domain.low > 0 and value > 0
     low, high, position = (math.log(bound) if log else bound for bound in (domain.low, domain.high, value))
     margin = _END * (high - low)
     if position <= low + margin:
-        to_low = _beyond(name, domain, domain.low, domain.high)
+        to_low = _widened_end(name, domain, domain.low, domain.high)
         return None if to_low >= domain.low else (to_low, float(domain.high))
     if position >= high - margin:
-        to_high = _beyond(name, domain, domain.high, domain.low)
+        to_high = _widened_end(name, domain, domain.high, domain.low)
         return None if to_high <= domain.high else (float(domain.low), to_high)
     return None
 
 
-def _beyond(name: str, domain: RangeDomain, end: float, opposite_end: float) -> float:
+def _widened_end(name: str, domain: RangeDomain, end: float, opposite_end: float) -> float:
     """Return where a range ends that is half as wide again at an end, or as much wider as is allowed."""
     ratio = math.sqrt(end / opposite_end) if domain.low > 0 else 1.0
     min_step = domain.step or isinstance(domain.low, int)
@@ -99,12 +99,14 @@ def _beyond(name: str, domain: RangeDomain, end: float, opposite_end: float) -> 
     targets = [target, *([end * ratio] if ratio != 1.0 else [])]
     targets += [end + (target - end) / 2**halving for halving in range(1, _HALVINGS)]
     allowed = RANGES.get(split_name(name)[1])
-    values = (_number(value, domain) for value in targets)
+    values = (_format_number(value, domain) for value in targets)
     return next((value for value in values if allowed is None or allowed.accepts(value)), float(end))
 
 
-def _number(value: float, domain: RangeDomain) -> float:
-    """Return a value as it is written: whole where the range is, in its steps, else with three digits."""
+def _format_number(value: float, domain: RangeDomain) -> float:
+    """Return a value as it is written: an integer if the range has integers, in its steps, else with three
+    digits.
+    """
     if domain.step is not None:
         steps = math.trunc((value - domain.low) / domain.step + math.copysign(_ROUNDING, value - domain.low))
         return float(f"{domain.low + steps * domain.step:.12g}")

@@ -203,7 +203,7 @@ def test_going_on_with_a_finished_study_gives_its_result_and_trains_nothing() ->
 
 def test_a_foreign_optuna_study_is_refused() -> None:
     optuna.create_study(study_name="toy", storage=URL).optimize(lambda trial: 0.0, n_trials=1)
-    with pytest.raises(UsageError, match="tempopt did not make"):
+    with pytest.raises(UsageError, match="tempopt did not create"):
         search(toy_spec(), storage=URL)
 
 

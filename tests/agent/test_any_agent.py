@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tempopt.agent import any_agent
-from tempopt.agent.agent_loop import Turn
+from tempopt.agent.agent_loop import StudyTurn
 from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, Pauses, ServerStudies, Studies
 from tempopt.agent.observer import Observer
 from tempopt.errors import AccessDenied, SpecError, StoreUnreachable, StudyNotFound
@@ -37,7 +37,7 @@ class FakeStudies:
         self.served: list[str] = []
         self.errors: dict[str, BaseException] = {}
         self.outages = 0
-        self.serving: Callable[[str, Turn], None] = lambda name, turn: None
+        self.serving: Callable[[str, StudyTurn], None] = lambda name, turn: None
 
     def list_open(self) -> list[OpenStudy]:
         if self.outages:
@@ -45,7 +45,7 @@ class FakeStudies:
             raise StoreUnreachable("The database is away.")
         return list(self.studies)
 
-    def serve(self, name: str, turn: Turn, observer: Observer) -> None:
+    def serve(self, name: str, turn: StudyTurn, observer: Observer) -> None:
         self.served.append(name)
         if name in self.errors:
             raise self.errors[name]
@@ -101,7 +101,7 @@ def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.Monkey
     studies.errors["study-1"] = SpecError("not yet")
     original_serve = studies.serve
 
-    def serve(name: str, turn: Turn, observer: Observer) -> None:
+    def serve(name: str, turn: StudyTurn, observer: Observer) -> None:
         if len(studies.served) == 2:
             studies.errors.clear()
         original_serve(name, turn, observer)
@@ -114,7 +114,7 @@ def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.Monkey
 def test_a_study_that_was_deleted_is_no_failure_and_a_token_that_is_not_accepted_ends_it() -> None:
     studies = FakeStudies(study(1))
 
-    def raise_deleted(name: str, turn: Turn) -> None:
+    def raise_deleted(name: str, turn: StudyTurn) -> None:
         studies.studies = []
         raise StudyNotFound(name)
 
@@ -141,7 +141,7 @@ def test_a_store_that_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_until_idle_it_leaves_when_no_run_can_be_begun_and_at_once_when_all_is_done() -> None:
     blocked_studies = FakeStudies(study(1, needs_agent=False))
-    assert run(blocked_studies, idle_seconds=0.1)[1] == ["No run can be begun now. Waiting."]
+    assert run(blocked_studies, idle_seconds=0.1)[1] == ["No run can begin now. Waiting."]
     assert blocked_studies.served == []
     assert run(FakeStudies(), idle_seconds=3600.0) == ([], [])
 
@@ -168,13 +168,13 @@ def test_a_study_of_higher_priority_ends_the_turn_of_another_which_is_served_aga
 ) -> None:
     studies = FakeStudies(study(1))
 
-    def serve_study(name: str, turn: Turn) -> None:
+    def serve_study(name: str, turn: StudyTurn) -> None:
         if name == "study-1":
             assert not turn.decide_to_leave(idle_seconds=math.inf, has_looked=False)
             studies.studies += [study(2, priority=1)]
-            while turn.better is None:
+            while turn.higher_priority_study is None:
                 time.sleep(0.01)
-            assert turn.better == "study-2"
+            assert turn.higher_priority_study == "study-2"
             assert turn.decide_to_leave(idle_seconds=0.0, has_looked=False)
             turn.has_trained = has_trained
             # the runs in progress have ended, and the study is not done
@@ -189,7 +189,7 @@ def test_a_study_of_higher_priority_ends_the_turn_of_another_which_is_served_aga
 def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
     studies = FakeStudies(study(1), study(2, needs_agent=False))
 
-    def serve_study(name: str, turn: Turn) -> None:
+    def serve_study(name: str, turn: StudyTurn) -> None:
         if name == "study-1":
             assert turn.idle_seconds == 3600.0
             studies.studies = [study(1), study(2)]
@@ -201,7 +201,7 @@ def test_a_study_without_a_run_to_begin_is_left_when_another_has_one() -> None:
     studies.serving = serve_study
     _, lines = run(studies, idle_seconds=3600.0)
     assert studies.served == ["study-1", "study-2"]
-    assert "Leaves study-1: no run of it can be begun now." in lines
+    assert "Leaves study-1: none of its runs can begin now." in lines
 
 
 # ---- in a store

@@ -37,11 +37,11 @@ def test_checkpoints_that_cannot_be_written_are_told_once_and_when_they_can_be(
     watch: DiskErrorTracker, notes: list[str]
 ) -> None:
     for error_text in ("", "Disk quota exceeded", "Disk quota exceeded", "Access Denied", "", ""):
-        watch.checkpoint(error_text)
+        watch.record_checkpoint(error_text)
     assert len(notes) == 2
     assert "s3://bucket/toy (Disk quota exceeded)" in notes[0]
     assert notes[1].startswith("Checkpoints are written again after ")
-    watch.checkpoint("Disk quota exceeded")
+    watch.record_checkpoint("Disk quota exceeded")
     assert len(notes) == 3
 
 
@@ -49,16 +49,16 @@ def test_a_run_that_prints_nothing_does_not_show_that_logs_are_written_again(
     watch: DiskErrorTracker, notes: list[str]
 ) -> None:
     for error_text in ("No space left on device", None, "No space left on device"):
-        watch.log(error_text)
+        watch.record_log(error_text)
     assert len(notes) == 1 and "/runs/toy (No space left on device)" in notes[0]
-    watch.log("")
+    watch.record_log("")
     assert notes[1].startswith("Logs are written again after ")
 
 
 @pytest.fixture
 def refusals(fake_workers: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., bool]], None]:
     """Return what has workers fail for want of disk space where a function of the request says so."""
-    monkeypatch.setattr(disk_errors, "_LONGEST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(disk_errors, "_MAX_PAUSE_SECONDS", 0.05)
     train = FakeWorker._train
 
     def install(refuses: Callable[[RunRequest], bool]) -> None:

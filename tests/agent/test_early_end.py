@@ -33,7 +33,7 @@ class EarlyEndScene(ClientScene):
         first = self.agent("first")
         for _ in range(4):
             self.end(next_ticket(first), "first")
-            first._read()
+            first._reload()
 
     def _prospect(self, ticket: TicketRow) -> tuple[float, float]:
         callback, self.meanwhile = self.meanwhile, lambda: None
@@ -66,7 +66,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EarlyEndS
 def test_who_took_a_later_ticket_ends_at_the_same_one(scene: EarlyEndScene, order: str) -> None:
     scene.worthless = {2}
     desks = {name: scene.agent(name) for name in "AB"}
-    tickets_by_agent = {name: client._take([]) for name, client in desks.items()}
+    tickets_by_agent = {name: client._claim_ticket([]) for name, client in desks.items()}
     assert [ticket.number for ticket in tickets_by_agent.values() if ticket] == [2, 3]
     for name in order:
         ticket = tickets_by_agent[name]
@@ -115,7 +115,7 @@ def test_what_a_person_wants_tried_and_what_is_asked_for_after_a_verdict_is_trai
         ticket = next_ticket(client)
         numbers.append(ticket.number)
         scene.end(ticket, "A")
-        client._read()
+        client._reload()
     assert numbers == [2, 3, 4, 5, 6]
     assert [ticket.sampled for ticket in scene.store.tickets(scene.study.id, ["search"])][
         6

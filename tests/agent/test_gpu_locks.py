@@ -94,7 +94,7 @@ def test_what_was_not_taken_or_was_refused_is_free() -> None:
 
 
 def test_gpus_assigned_by_the_scheduler_and_trials_without_gpus_claim_nothing(folder: Path) -> None:
-    dealt_machine = dataclasses.replace(MACHINE, dealt=True)
+    dealt_machine = dataclasses.replace(MACHINE, is_restricted=True)
     with claim_gpus(dealt_machine, deal_gpus(1.0)), claim_gpus(dealt_machine, deal_gpus(1.0)) as places:
         assert cards(places) == list(MACHINE.cards)
     with claim_gpus(Machine(cores=2), deal_gpus(0.0)) as places:

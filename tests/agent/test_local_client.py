@@ -32,7 +32,7 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Checkpoint, Kind, TicketRow
 from tempopt.storage.store import Store
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 from tests.toy_study import URL, toy_spec, work_in
 
 
@@ -48,7 +48,7 @@ class ClientScene:
         self.spec = StudySpec.parse(toy_spec(**study), source="the test")
         self.study = self.store.create_study("toy", self.spec.to_json(), self.spec.identity())
         make_study(self.store.url, name="toy", direction="minimize", metric="val_loss")
-        tickets = [ticket for ticket in first_tickets(self.spec) if ticket.kind in (kinds or KINDS)]
+        tickets = [ticket for ticket in initial_tickets(self.spec) if ticket.kind in (kinds or KINDS)]
         self.store.add_tickets(self.study.id, tickets)
         return self
 
@@ -83,7 +83,7 @@ class ClientScene:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"x")
         checkpoint = Checkpoint(step=step, url=str(path), digest="d", size=1)
-        return client.keep(ticket, checkpoint, trained_seconds=0.0), path
+        return client.record_checkpoint(ticket, checkpoint, trained_seconds=0.0), path
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from tempopt.errors import SpecError
 from tempopt.spec.logger_secrets import check_no_secrets
-from tempopt.training.loggers import loggers_given
+from tempopt.training.loggers import parse_loggers
 
 SECRET = "hunter22"
 URL = f"http://bob:{SECRET}@host:5000/mlflow"
@@ -28,7 +28,7 @@ URL = f"http://bob:{SECRET}@host:5000/mlflow"
 )
 def test_a_secret_in_a_logger_is_refused_with_where_it_belongs(logger: Any, remedy: str) -> None:
     for loggers, path in ((logger, "trainer.logger"), ([logger], "trainer.logger.0")):
-        accepted_loggers, (fault,) = loggers_given(loggers)
+        accepted_loggers, (fault,) = parse_loggers(loggers)
         assert not accepted_loggers
         assert fault.startswith(path) and f"{remedy}: holds a password or a key" in fault
         assert "MLFLOW_TRACKING_URI" in fault and "WANDB_API_KEY" in fault

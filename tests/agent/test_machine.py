@@ -95,7 +95,7 @@ def nvml(cards: list[Any] | None) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("cards", "mask", "expected", "dealt", "why"),
+    ("cards", "mask", "expected", "is_restricted", "why"),
     [
         (["GPU-old", ["MIG-x", "", "MIG-y"], None, "GPU-new"], None,
          ("GPU-old", "MIG-x", "MIG-y", "GPU-new"), False, ""),
@@ -111,7 +111,7 @@ def test_cards_are_those_of_the_driver_that_the_mask_shows(
     cards: list[Any] | None,
     mask: str | None,
     expected: tuple[str, ...],
-    dealt: bool,
+    is_restricted: bool,
     why: str,
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", nvml(cards))
@@ -119,7 +119,7 @@ def test_cards_are_those_of_the_driver_that_the_mask_shows(
     if mask is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
     local_machine = this_machine()
-    assert (local_machine.cards, local_machine.dealt) == (expected, dealt)
+    assert (local_machine.cards, local_machine.is_restricted) == (expected, is_restricted)
     assert local_machine.has_gpus == bool(expected) and why in local_machine.why
 
 

@@ -139,7 +139,7 @@ def test_parameters_that_a_person_wants_tried_are_tried_first_and_of_a_study_tha
 def test_a_worker_that_makes_no_step_is_ended_and_its_run_done_again(undisturbed_run: EndedStudy) -> None:
     watcher = Watcher(training, lambda: os.kill(worker_pids(os.getpid())[0], signal.SIGSTOP))
     search(toy_spec(lease=2), storage=URL, workers=1, observer=watcher)
-    assert any("made no step for" in note for note in watcher.notes)
+    assert any("made no progress for" in note for note in watcher.notes)
     assert sum(t.failures for t in tickets()) == 1
     assert is_same_study(read_study(load_study(URL, "toy")), undisturbed_run)
 

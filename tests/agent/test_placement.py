@@ -128,7 +128,7 @@ def test_more_than_there_are_cores_may_be_asked_for_by_number() -> None:
             Need(gpus=1.0),
             Machine(cores=9, why="no driver"),
             None,
-            r"none here \(no driver\).*resources.gpus: 0",
+            r"this machine has none \(no driver\).*resources.gpus: 0",
         ),
         (
             Need(gpus=1.0),

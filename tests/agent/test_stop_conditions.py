@@ -19,8 +19,8 @@ def cache(rows: list[TicketRow], *, hours: float = 0.0) -> Any:
     """Return as much of a cache as is asked for."""
     return SimpleNamespace(
         tickets={row.id: row for row in rows},
-        of_kind=lambda kind: [row for row in rows if row.kind == kind],
-        spent=sum(gpu_seconds_of(row) for row in rows),
+        tickets_of_kind=lambda kind: [row for row in rows if row.kind == kind],
+        gpu_seconds=sum(gpu_seconds_of(row) for row in rows),
         age=3600.0 * hours,
     )
 
@@ -130,5 +130,5 @@ def test_what_is_left_is_weighed_against_what_the_confirmation_can_see(
 
 
 def test_only_a_sampler_that_knows_what_trials_are_worth_ends_a_search_for_it(make_spec: Any) -> None:
-    with pytest.raises(SpecError, match="sampler: tpe, which does not say what trials to come are worth"):
+    with pytest.raises(SpecError, match="sampler: tpe, which does not value further trials"):
         make_spec(limits={"standard_errors": 0.5}, sampler="tpe")

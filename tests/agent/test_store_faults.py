@@ -134,6 +134,6 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
         raise StorageInternalError("An exception is raised during the commit.") from cause
 
     monkeypatch.setattr("tempopt.storage.optuna_calls._ATTEMPTS", 1)
-    monkeypatch.setattr("tempopt.storage.optuna_calls._storage", raise_refused)
+    monkeypatch.setattr("tempopt.storage.optuna_calls._open_storage", raise_refused)
     with pytest.raises(StoreUnreachable, match="Another program holds the database"):
         resume("toy", storage=URL, workers=1)

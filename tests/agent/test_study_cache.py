@@ -15,7 +15,7 @@ from tempopt.storage.changes import ClaimRequest, MetricReported, RunEnded, RunO
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.store import Store
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def spec(make_spec: Callable[..., StudySpec]) -> StudySpec:
 def open_cache(store: Store, spec: StudySpec) -> StudyCache:
     """Begin a study and return what an agent knows of it."""
     study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
-    store.add_tickets(study.id, first_tickets(spec))
+    store.add_tickets(study.id, initial_tickets(spec))
     return StudyCache(spec, study, store)
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_another_has_taken_over_is_not_ended_here(
 
 
 def test_tickets_that_others_add_are_seen(cache: StudyCache, store: Store, spec: StudySpec) -> None:
-    store.add_tickets(1, first_tickets(spec.with_overrides(["study.trials=8", "study.arms.constant=2"])))
+    store.add_tickets(1, initial_tickets(spec.with_overrides(["study.trials=8", "study.arms.constant=2"])))
     assert cache.requested_counts()["search"] == 6
     cache.refresh()
     assert cache.requested_counts()["search"] == 8
@@ -183,6 +183,6 @@ def test_a_gain_is_told_once_what_it_is_compared_with_is_settled(
     cache.refresh()
     expected_gain = 0.25 if cache.spec.study.direction == "maximize" else -0.25
     assert (cache.baseline(), cache.gain(0.75), cache.gain(None)) == (0.5, expected_gain, None)
-    store.add_tickets(1, first_tickets(spec.with_overrides(["study.arms.baseline=2"])))
+    store.add_tickets(1, initial_tickets(spec.with_overrides(["study.arms.baseline=2"])))
     cache.refresh()
     assert (cache.baseline(), cache.gain(0.75)) == (0.5, None)

@@ -147,7 +147,7 @@ def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
     write_finished("short", [0.5, 0.6])
     with pytest.raises(SpecError, match=r'study.warm_start: there is no study "shrot"'):
         load_warm_start_runs(store, make_spec(warm_start=["shrot"]))
-    with pytest.raises(SpecError, match=r'of the study "short" 2 runs are complete .* it takes 3'):
+    with pytest.raises(SpecError, match=r'2 complete runs of the study "short" fit .* 3 are needed'):
         load_warm_start_runs(store, make_spec(warm_start=["short"]))
 
 
@@ -157,7 +157,7 @@ def test_a_study_that_is_not_there_or_has_shown_nothing_is_refused(
         ({"name": "own", "warm_start": ["own"]}, "Give names of other studies"),
         ({"warm_start": ["a", "a"]}, "each of them once"),
         ({"warm_start": "a"}, r"a list of names of earlier studies, as in \[first, second\]"),
-        ({"warm_start": ["a"], "sampler": "tpe"}, "sampler: tpe, which learns nothing from others"),
+        ({"warm_start": ["a"], "sampler": "tpe"}, "sampler: tpe, which does not learn from other studies"),
     ],
 )
 def test_what_cannot_be_learnt_from_is_said(make_spec: SPECS, settings: dict[str, Any], message: str) -> None:
@@ -174,7 +174,7 @@ def test_a_study_goes_on_as_it_began_when_the_earlier_one_is_gone() -> None:
     watcher = Watcher()
     undisturbed = read_study(search(spec, storage=URL, workers=1, observer=watcher))
     (note,) = (note for note in watcher.notes if "have shown" in note)
-    assert note == "Begins with what 13 runs of first have shown."
+    assert note == "Begins with the results of 13 runs of first."
     cold = toy_spec(trials=10)
 
     with open_store(URL) as store:

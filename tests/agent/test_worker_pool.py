@@ -252,7 +252,7 @@ def test_neighbours_finish_their_runs_first_and_are_started_again_afterwards(beg
     assert {share for number, _, share in world.runs if number > 1} == {0.5}
     assert [ticket.failures for ticket in rows()] == [1, 0, 0, 0, 0, 0]
     assert len(working.workers) == 2
-    assert any("baseline 0 is tried once more, with a GPU to itself" in note for note in world.notes)
+    assert any("baseline 0 is repeated once, with a GPU to itself" in note for note in world.notes)
     assert world.notes.count("Trains on NVIDIA Toy at bf16-mixed precision.") == 1
 
 
@@ -286,14 +286,14 @@ def test_whichever_agent_takes_it_over_gives_it_a_card_to_itself(
     with monkeypatch.context() as patch:
         patch.setattr(Agent, "_leave", lambda self: dead_agents.add(self._client.outbox.agent))
 
-        request = LocalStudyClient.request
+        build_request = LocalStudyClient.build_request
 
         def dying(self: LocalStudyClient, ticket: Any, share: Any) -> RunRequest:
             if ticket.alone:
                 raise AgentDied
-            return request(self, ticket, share)
+            return build_request(self, ticket, share)
 
-        patch.setattr(LocalStudyClient, "request", dying)
+        patch.setattr(LocalStudyClient, "build_request", dying)
         with pytest.raises(AgentDied):
             agent(pack_placements(1, 2)).run()
     row_before = rows()[0]
@@ -318,7 +318,7 @@ def test_a_worker_that_waits_for_a_gpu_releases_its_ticket_at_once_on_shutdown(b
     class LeavingWorld(PoolWorld):
         def note(self, text: str) -> None:
             super().note(text)
-            self.leaving = "tried once more" in text
+            self.leaving = "repeated once" in text
 
         def update(self, snapshot: Any) -> None:
             waits = [view for view in snapshot.workers if view.number == 0 and not view.step]

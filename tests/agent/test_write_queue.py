@@ -108,7 +108,7 @@ def test_reports_wait_for_each_other_and_an_end_does_not_wait(
 ) -> None:
     box.add(reported(1))
     assert not box.is_due()
-    clock.now += WriteQueue.soonest_seconds
+    clock.now += WriteQueue.min_delay_seconds
     assert box.is_due()
     box.flush()
     assert not box.is_due()
@@ -133,7 +133,7 @@ def test_leases_are_renewed_for_progress_only_and_for_the_longest_that_was_earne
 
 def spilled(folder: Path) -> list[Change | None]:
     """Return what the queue has written to disk."""
-    return [write_queue._change(line) for line in outbox_path(folder, "me").read_text().splitlines()]
+    return [write_queue._decode(line) for line in outbox_path(folder, "me").read_text().splitlines()]
 
 
 def add_in_vain(box: WriteQueue, changes: Sequence[Change]) -> None:
@@ -251,7 +251,7 @@ def test_only_the_boxes_of_the_dead_with_the_same_way_to_the_study_are_opened(tm
     process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     dead_agent = process.stdout.strip()
     for agent in (dead_agent, agent_name(), "elsewhere:12:abcdef01:99"):
-        text = "".join(write_queue._line(change) for change in EVERYTHING)
+        text = "".join(write_queue._encode(change) for change in EVERYTHING)
         outbox_path(tmp_path, agent).write_text(text + '{"type": "Repor')
         outbox_path(tmp_path, agent, "undelivered-server-").write_text(text)
     assert list(iter_orphaned_queues(tmp_path)) == [
@@ -272,10 +272,10 @@ def test_only_the_boxes_of_the_dead_with_the_same_way_to_the_study_are_opened(tm
     ],
 )
 def test_a_line_that_is_no_change_is_passed_over(text: str) -> None:
-    assert write_queue._change(text) is None
+    assert write_queue._decode(text) is None
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False), st.integers(0, 2**53 - 1))
 def test_numbers_come_back_from_disk_bit_for_bit(value: float, step: int) -> None:
     change = MetricReported(ticket_id=1, attempt=1, step=step, value=value)
-    assert write_queue._change(write_queue._line(change)) == change
+    assert write_queue._decode(write_queue._encode(change)) == change

@@ -304,8 +304,8 @@ def test_what_cannot_be_is_refused_with_what_can(make: Callable[[], object], mes
 @pytest.mark.parametrize(
     ("entropies", "slopes", "message"),
     [
-        (None, None, "entropies are not given"),
-        ([0.5], None, "1 entropies are given for 2 layers"),
+        (None, None, "entropies are missing"),
+        ([0.5], None, "Given 1 entropies for 2 layers"),
         ([0.5, 3.2], None, r"3\.2.*share of ln n"),
         ([math.nan, 0.5], None, "nan"),
         ([0.5, 0.5], [1.0, 1.0], "slopes are given"),

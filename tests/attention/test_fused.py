@@ -226,7 +226,7 @@ def test_keys_as_values_give_the_same_entropy_and_gradients(with_values: bool, i
         loss = (results[0].sin().sum() if with_values else 0.0) + results[1].square().sum()
         return [results[1], *torch.autograd.grad(loss, (q, k, v)[: 3 if with_values else 2])]
 
-    through_values = all_of(fused_entropy._through_values(kernel, q, k, values, 0.4, is_causal))
+    through_values = all_of(fused_entropy._entropy_with_keys_as_values(kernel, q, k, values, 0.4, is_causal))
     in_tiles = all_of(fused_entropy.attention_and_entropy(q, k, values, None, 0.4, is_causal))
     torch.testing.assert_close(through_values, in_tiles)
 
@@ -237,17 +237,17 @@ def test_the_cards_kernel_is_given_dense_aligned_rows_alone() -> None:
 
     with FakeTensorMode():
         q, k, v = (on_card() for _ in range(3))
-        assert fused_entropy._kernel_takes(q, k, v)
-        assert fused_entropy._kernel_takes(q, k, None)
+        assert fused_entropy._is_kernel_applicable(q, k, v)
+        assert fused_entropy._is_kernel_applicable(q, k, None)
         # what transposing leaves behind
         sparse = on_card(width=5, keys=16).transpose(-2, -1)
-        assert not fused_entropy._kernel_takes(sparse, k, v)
-        assert not fused_entropy._kernel_takes(q, sparse, v)
-        assert fused_entropy._kernel_takes(q, k, sparse)
-        assert not fused_entropy._kernel_takes(q, k, on_card(dtype=torch.float32))
-        assert not fused_entropy._kernel_takes(on_card(width=12), on_card(width=12), v)
-        assert not fused_entropy._kernel_takes(q, on_card(keys=0), on_card(keys=0))
-    assert not fused_entropy._kernel_takes(*(torch.zeros(1, 2, 5, 16) for _ in range(3)))
+        assert not fused_entropy._is_kernel_applicable(sparse, k, v)
+        assert not fused_entropy._is_kernel_applicable(q, sparse, v)
+        assert fused_entropy._is_kernel_applicable(q, k, sparse)
+        assert not fused_entropy._is_kernel_applicable(q, k, on_card(dtype=torch.float32))
+        assert not fused_entropy._is_kernel_applicable(on_card(width=12), on_card(width=12), v)
+        assert not fused_entropy._is_kernel_applicable(q, on_card(keys=0), on_card(keys=0))
+    assert not fused_entropy._is_kernel_applicable(*(torch.zeros(1, 2, 5, 16) for _ in range(3)))
 
 
 @pytest.mark.parametrize(

@@ -263,7 +263,7 @@ def test_what_has_no_heads_to_gate_is_refused() -> None:
 def test_what_gates_cannot_do_is_said() -> None:
     model = make_model(CausalAttention)
     gates = AttendGates(model, num_heads=H)
-    with pytest.raises(AttachError, match="gates already"):
+    with pytest.raises(AttachError, match="already has gates"):
         AttendGates(model, num_heads=H)
     with pytest.raises(UsageError, match="Layers 0 to 1"):
         gates.prune({2: [0]})

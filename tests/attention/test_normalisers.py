@@ -52,7 +52,7 @@ def threshold_of(logits: np.ndarray) -> np.ndarray:
     return kept_weights / kept_weights.sum()
 
 
-def power_of(logits: np.ndarray, power: float) -> np.ndarray:
+def paired_power(logits: np.ndarray, power: float) -> np.ndarray:
     """max(logits - threshold, 0)^power, with the threshold at which it sums to 1, found by bisection."""
 
     def excess(threshold: float) -> float:
@@ -66,8 +66,8 @@ WEIGHTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "softmax": softmax_of,
     "top_k": top_k_of,
     "threshold": threshold_of,
-    "sparsemax": lambda logits: power_of(logits, 1.0),
-    "entmax15": lambda logits: power_of(logits / 2, 2.0),
+    "sparsemax": lambda logits: paired_power(logits, 1.0),
+    "entmax15": lambda logits: paired_power(logits / 2, 2.0),
     "linear": lambda logits: np.exp(logits) / np.exp(logits).sum(),
 }
 

@@ -17,7 +17,7 @@ from benchmarks.simulated.whole import sampled_by, with_study
 from benchmarks.simulated.worlds import PAIR, world_of
 from benchmarks.verdict_runs import STUDIES, table_cells
 from tempopt.spec.load import load_spec
-from tempopt.temperature import with_learned_temperatures
+from tempopt.temperature import add_learned_temperatures
 
 _CELL = Cell(world="null-3", trials=6, rounds=2, sampler="random")
 
@@ -90,9 +90,9 @@ def test_recorded_trainings_with_named_temperatures_make_a_study_without_differe
     assert set(counts) <= set(CLAIMS)
     assert sum(counts.values()) < 4
     # what is learned is another training, and so is another temperature
-    baseline = spec.parameters("baseline", {name: 0.003 for name in spec.other_names})
+    baseline = spec.parameters("baseline", {name: 0.003 for name in spec.ordinary_names})
     for changed_params in (
-        with_learned_temperatures(baseline, 1.0),
+        add_learned_temperatures(baseline, 1.0),
         {**baseline, "contrast.temperature_init": 0.7},
     ):
         assert any(world.train(changed_params, s).test != world.train(baseline, s).test for s in range(4))

@@ -19,7 +19,7 @@ from benchmarks.simulated.worlds import (
     of_seed,
     world_of,
 )
-from tempopt.temperature import LR_RATIOS, to_neutral, with_learned_temperatures
+from tempopt.temperature import LR_RATIOS, add_learned_temperatures, to_neutral
 from tempopt.training.messages import Evaluation
 
 _SEEDS = 2000
@@ -42,7 +42,7 @@ def draw_params(world: ModelWorld, count: int) -> list[dict[str, Any]]:
 
 def params_of_others(world: ModelWorld, **params: Any) -> dict[str, Any]:
     """Return other parameters that are not the best ones."""
-    return {name: 2e-3 if name == "lr" else 0.5 for name in world.other_names} | params
+    return {name: 2e-3 if name == "lr" else 0.5 for name in world.ordinary_names} | params
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -84,7 +84,7 @@ def test_where_temperature_does_nothing_every_plan_is_worth_the_same(name: str) 
         assert (
             world.worth(params)
             == world.worth(to_neutral(params))
-            == world.worth(with_learned_temperatures(params, 10.0))
+            == world.worth(add_learned_temperatures(params, 10.0))
         )
         if world.attends:
             assert world.worth(params, _COOL) == world.worth(params)
@@ -120,7 +120,7 @@ def test_where_others_hang_on_temperature_the_best_is_the_same_for_each(name: st
         values = []
         for position in places:
             params = {
-                n: base[n] + (position - 0.5) * (n == "lr" or name == "moving") for n in world.other_names
+                n: base[n] + (position - 0.5) * (n == "lr" or name == "moving") for n in world.ordinary_names
             }
             params["lr"] = 1e-4 * 100 ** params["lr"]
             values.append(world.worth({**plan, **params}))
@@ -207,12 +207,12 @@ def test_learned_temperatures_have_their_share_of_the_gain() -> None:
     world = world_of("two-level-3")
     baseline = world.spec.parameters("baseline", params_of_others(world))
     gains = [
-        world.worth(with_learned_temperatures(baseline, ratio)) - world.worth(baseline) for ratio in LR_RATIOS
+        world.worth(add_learned_temperatures(baseline, ratio)) - world.worth(baseline) for ratio in LR_RATIOS
     ]
     assert gains == pytest.approx([0.25 * 2.0 * PAIR, 0.5 * 2.0 * PAIR])
     # and what is their own is not the baseline's
     assert (
-        world.train(with_learned_temperatures(baseline, 1.0), 5).test - gains[0]
+        world.train(add_learned_temperatures(baseline, 1.0), 5).test - gains[0]
         != world.train(baseline, 5).test
     )
 

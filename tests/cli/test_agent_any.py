@@ -29,14 +29,14 @@ def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
         (["toy", "--until-idle"], "--until-idle is for an agent of every study"),
         (["--any", "--token-file", "a"], "--token-file is for a server"),
         (["--any", "--server", "http://127.0.0.1:1", "--storage", "sqlite:///a.db"], "Give one of them"),
-        (["--any", "--server", "http://127.0.0.1:1", "--checkpoints", "runs"], "Take --checkpoints out"),
+        (["--any", "--server", "http://127.0.0.1:1", "--checkpoints", "runs"], "Leave out --checkpoints"),
         (["--any", "--until-idle", "0"], '"0" is not a number of seconds'),
     ],
 )
 def test_arguments_that_do_not_go_together_are_refused(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["agent", *words]) == cli.USAGE
+    assert cli.main(["agent", *words]) == cli.USAGE_EXIT_CODE
     assert message in " ".join(capsys.readouterr().err.split())
 
 
@@ -49,7 +49,7 @@ def test_it_ends_well_when_no_study_is_unfinished(capsys: pytest.CaptureFixture[
 
 def test_an_empty_database_has_no_study_yet_and_a_missing_file_is_refused(folder: Path) -> None:
     command = ["agent", "--any", "--until-idle", "0.2", "--storage", "sqlite:///first.db"]
-    assert cli.main(command) == cli.USAGE and not (folder / "first.db").exists()
+    assert cli.main(command) == cli.USAGE_EXIT_CODE and not (folder / "first.db").exists()
     (folder / "first.db").touch()
     assert cli.main(command) == cli.EXIT_OK
     with open_store("sqlite:///first.db", create=False) as store:

@@ -149,7 +149,7 @@ def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
         "wrong.yaml:10: search.temperature_init: low is 4.0 and high is 0.25. Give a low that is less than",
         "wrong.yaml:11: search.temperature_final: low is 0.0, but the range is logarithmic. Give a low",
         'wrong.yaml:12: search.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
-        "wrong.yaml:13: trainer.max_time: max_time is not the spec's to set: a run that ends by the clock",
+        "wrong.yaml:13: trainer.max_time: a spec cannot set max_time: a run that ends by the clock",
     ):
         assert fragment in message
 
@@ -168,7 +168,7 @@ def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(
         'model.lr: given the text "fast". Allowed for mine.Mine: float.',
         'model: Unknown argument of mine.Mine "logz". Did you mean "logs"?',
         'data.class_path: Unknown module "mind". Did you mean "mine"? Known: mine. '
-        f"Looked in {folder} and among what is installed; install it, go to its folder,",
+        f"Looked in {folder} and in installed packages. Install it, change to its folder,",
     ):
         assert fragment in message
 
@@ -223,14 +223,14 @@ def test_a_study_is_not_gone_on_with_under_another_spec(run_failing: Runner, beg
     overrides = _set("search.temperature_init.high=8.0", "trainer.max_steps=20")
     message = run_failing("search", "toy.yaml", *overrides)
     for fragment in (
-        'The store has a study "toy" that was begun with another spec:',
+        'The study "toy" in the store was created with another spec:',
         "search.temperature_init.high: was 4.0, now 8.0",
         "trainer.max_steps: was 10, now 20",
-        "Give this one another name (--name), or continue that one: tempopt resume toy",
+        "Give this study another name (--name), or continue the stored one: tempopt resume toy",
     ):
         assert fragment in message
     message = run_failing("search", "toy.yaml", "--trials", "7")
-    assert "and 1 baseline, 1 constant and 7 search tickets are asked now." in message
+    assert "this spec has 1 baseline, 1 constant and 7 search tickets." in message
     assert "to add 5 search tickets: tempopt resume toy --trials +5." in message
     with open_store(f"sqlite:///{begun_database}", create=False) as store:
         (summary,) = store.list_studies()

@@ -45,7 +45,7 @@ def test_init_writes_a_spec_for_a_module_in_the_folder(
     assert (folder / "mine.yaml").read_text(encoding="utf-8") == captured_output.out
     capfd.readouterr()
     assert cli.main(["init", "mine.Mine", "-o", "mine.yaml"]) == 2
-    assert "is there already" in capfd.readouterr().err
+    assert "already exists" in capfd.readouterr().err
 
 
 def test_a_module_that_ends_its_process_ends_nothing_else(

@@ -141,7 +141,7 @@ def test_more_pairs_are_added_and_more_trials_refused(
     assert cli.main(["resume", "toy", "--pairs", "+3", "--no-report"]) in (0, 3, 4)
     assert "verdict 2 of this study" in capsys.readouterr().out
     assert cli.main(["resume", "toy", "--trials", "+3"]) == 2
-    assert "there are no trials to add" in capsys.readouterr().err
+    assert "which has no trials" in capsys.readouterr().err
     assert cli.main(["show", "toy", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["comparison"]["variants"][0]["n_pairs"] == 8 and report["tickets"]["confirm"]["done"] == 16
@@ -222,7 +222,7 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
             variants=variants,
             confirmed_on="test",
             round=0,
-            looks=1,
+            verdict_number=1,
             alpha=0.04,
             means={},
         )

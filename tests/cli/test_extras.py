@@ -46,5 +46,8 @@ def test_a_missing_extra_is_named_and_the_rest_needs_none(tmp_path: Path) -> Non
         if extra is None:
             assert exit_code == cli.EXIT_OK, (line, output)
         else:
-            assert exit_code == cli.USAGE and f"pip install 'tempopt[{extra}]'" in output, (line, output)
+            assert exit_code == cli.USAGE_EXIT_CODE and f"pip install 'tempopt[{extra}]'" in output, (
+                line,
+                output,
+            )
             assert "Traceback" not in output

@@ -57,7 +57,7 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
     )
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == 0, err
-    assert "Launched 1 agent on local, for 1 trial side by side." in out
+    assert "Launched 1 agent on local, for 1 trial at a time." in out
     lines = out.splitlines()
     for row in tickets():
         assert len([line for line in lines if f"] {row.kind} {row.number}" in line]) == 1
@@ -74,14 +74,14 @@ def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> Non
 def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> None:
     words = ["search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "50"]
     command = _tempopt(*words, **{PACE: "1"})
-    give_up = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     while not (Path("tempopt.db").exists() and _has_agents()):
-        assert command.poll() is None and time.monotonic() < give_up
+        assert command.poll() is None and time.monotonic() < deadline
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=PATIENCE)
     assert command.returncode == cli.INTERRUPTED, (out, err)
-    assert out.endswith("To go on:\n  tempopt resume toy --workers 1 --launcher local\n")
+    assert out.endswith("To continue:\n  tempopt resume toy --workers 1 --launcher local\n")
     assert {row.state for row in tickets()} <= {"waiting", "done"}
 
 
@@ -95,7 +95,7 @@ def _has_agents() -> bool:
 def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun() -> None:
     command = _tempopt("search", _spec(metric="val_never"), "--launcher", "local", "--workers", "1")
     _, err = command.communicate(timeout=PATIENCE)
-    assert command.returncode == cli.USAGE
+    assert command.returncode == cli.USAGE_EXIT_CODE
     assert err.startswith("tempopt: error: ") and err.count("val_never") >= 1
     assert err.count("tempopt: error: ") == 1
     with open_store(URL) as store:
@@ -127,7 +127,7 @@ def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun
 def test_what_cannot_be_launched_is_told_before_anything_is(
     words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["search", _spec(), *words]) == cli.USAGE
+    assert cli.main(["search", _spec(), *words]) == cli.USAGE_EXIT_CODE
     assert message in capsys.readouterr().err
     if Path("tempopt.db").exists():
         with open_store(URL) as store:

@@ -71,7 +71,7 @@ def test_one_attempt_can_be_asked_for(run_logs: Callable[..., str]) -> None:
     assert "two" in out and "one" not in out
     empty_output = run_logs(["search-12", "--attempt", "3"], *attempts, ticket="search-12")
     assert empty_output.startswith(
-        "search-12: nothing is logged of attempt 3. Only what a run prints is kept"
+        "search-12: nothing is logged of attempt 3. Only the output of runs is logged"
     )
 
 

@@ -21,7 +21,7 @@ def test_a_file_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_a_file_that_is_there_is_replaced_only_where_that_was_allowed(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("mine\n", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"is there already and is left as it is\. Remove it, or give"):
+    with pytest.raises(UsageError, match=r"already exists and was not changed\. Remove it, or give"):
         write("theirs\n", str(path), overwrite=False)
     assert path.read_text(encoding="utf-8") == "mine\n"
     write("theirs\n", str(path), overwrite=True)

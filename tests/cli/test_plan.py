@@ -87,7 +87,7 @@ def test_hours_that_are_given_are_on_gpus_only_where_the_machine_or_the_spec_has
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    machine = Machine(cores=2, memory=None, cards=cards, dealt=False, why="")
+    machine = Machine(cores=2, memory=None, cards=cards, is_restricted=False, why="")
     monkeypatch.setattr("tempopt.service.forecast.this_machine", lambda: machine)
     accelerator = ["--set", "trainer.accelerator=auto"]
     assert cli.main(["plan", spec, "--run-hours", "0.01", *accelerator, *words]) == 0

@@ -62,12 +62,12 @@ def test_the_report_at_the_end_replaces_reports_alone(
 ) -> None:
     assert write_final_report(URL, "pairs") == "pairs.html"
     page = (study / "pairs.html").read_text(encoding="utf-8")
-    monkeypatch.setattr(report, "_page", lambda *_: page)
+    monkeypatch.setattr(report, "_render_page", lambda *_: page)
     assert write_final_report(URL, "pairs") == "pairs.html"
     assert capsys.readouterr().err == ""
     (study / "pairs.html").write_text("<title>mine</title>\n", encoding="utf-8")
     assert write_final_report(URL, "pairs") == "pairs-tempopt.html"
-    assert "pairs.html is there already and is no report of tempopt" in capsys.readouterr().err
+    assert "pairs.html exists and is not a report of tempopt" in capsys.readouterr().err
     assert write_final_report(URL, "pairs") == "pairs-tempopt.html"
     (study / "pairs-tempopt.html").write_bytes(b"\xff")
     assert write_final_report(URL, "pairs") == "pairs-tempopt-2.html"

@@ -85,7 +85,7 @@ def test_a_reader_sees_every_study_and_the_database_refuses_all_that_would_chang
     assert Path("pairs.html").is_file()
     capsys.readouterr()
     for line in ("pause pairs", "stop pairs", "delete pairs --yes"):
-        assert cli.main([*line.split(), "--storage", readers]) == cli.USAGE, line
+        assert cli.main([*line.split(), "--storage", readers]) == cli.USAGE_EXIT_CODE, line
         assert "permission denied" in capsys.readouterr().err, line
     with open_store(readers, create=False) as store, pytest.raises(StorageError, match="may not write"):
         store.set_state(store.load_study("pairs").id, "paused")
@@ -122,7 +122,7 @@ def test_a_database_that_has_studies_is_opened_to_readers_by_the_second_block(ur
     carry_out(
         server, iter([f"REVOKE SELECT ON ALL TABLES IN SCHEMA public FROM {database}_readers"]), database
     )
-    assert cli.main(["list", "--storage", readers]) == cli.USAGE
+    assert cli.main(["list", "--storage", readers]) == cli.USAGE_EXIT_CODE
     carry_out(server, statements(1, database), database)
     assert cli.main(["list", "--storage", readers]) == 0
 
@@ -139,7 +139,7 @@ def test_an_agent_imports_what_the_database_names(
         store.create_study("pairs", spec, "0")
     assert cli.main(["show", "pairs"]) == 0
     assert not Path("imported").exists()
-    assert cli.main(["agent", "pairs"]) == cli.USAGE
+    assert cli.main(["agent", "pairs"]) == cli.USAGE_EXIT_CODE
     # the class is not there, but the module has run by then
     assert 'class in "named_by_a_row" "Schedule"' in capsys.readouterr().err
     assert Path("imported").exists()

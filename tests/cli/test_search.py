@@ -109,7 +109,7 @@ def test_an_empty_folder_for_checkpoints_is_refused(
     words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "a.yaml").write_text(yaml.safe_dump(toy_spec()), encoding="utf-8")
-    assert cli.main(["search", "a.yaml", "--checkpoints", "", *words]) == cli.USAGE
+    assert cli.main(["search", "a.yaml", "--checkpoints", "", *words]) == cli.USAGE_EXIT_CODE
     assert "The folder for checkpoints is empty. Give a path" in capsys.readouterr().err
     assert not (folder / "tempopt-runs").exists()
 
@@ -146,7 +146,7 @@ def test_a_study_is_continued_and_extended_by_its_name(
     ],
 )
 def test_one_extension_is_requested_at_a_time(words: list[str], carried_out: Called) -> None:
-    assert cli.main(words) == cli.USAGE
+    assert cli.main(words) == cli.USAGE_EXIT_CODE
     assert not carried_out
 
 
@@ -166,7 +166,7 @@ def test_a_study_that_was_paused_says_how_to_go_on_and_claims_nothing(
     assert capsys.readouterr().out == (
         "a note\n"
         "\n"
-        "The study was paused. Everything that was reported is saved. To go on:\n"
+        "The study was paused. Everything that was reported is saved. To continue:\n"
         "  tempopt resume pairs --storage 'sqlite:///a b.db'\n"
     )
 
@@ -186,5 +186,5 @@ def test_an_interrupted_search_says_how_to_go_on_if_it_has_begun(
     assert cli.main([*words, "--workers", "2"]) == 130
     out = capsys.readouterr().out
     resume = "  tempopt resume pairs --storage 'sqlite:///a b.db' --checkpoints 'my runs' --workers 2\n"
-    hint = f"Interrupted. Everything that was reported is saved. To go on:\n{resume}"
+    hint = f"Interrupted. Everything that was reported is saved. To continue:\n{resume}"
     assert out.endswith(hint) if is_begun else "nothing was written" in out and "resume" not in out

@@ -26,7 +26,7 @@ from tempopt.spec.study_spec import StudySpec
 from tempopt.storage import urls
 from tempopt.storage.http import credentials
 from tempopt.storage.opening import open_store
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 from tests.report.made_study import World, make, write
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
@@ -70,7 +70,7 @@ def both_urls(running_server: RunningServer, work_folder: Path) -> tuple[str, st
             spec = StudySpec.from_json(synthetic.row.spec).with_overrides(["study.name=begun"])
             study = store.create_study("begun", spec.to_json(), "1")
             store.set_checkpoints(study.id, (work_folder.parent / "kept").as_uri())
-            store.add_tickets(study.id, first_tickets(spec))
+            store.add_tickets(study.id, initial_tickets(spec))
             ticket = take_next(store, study, "far:7")
             store.begin(ticket.id, 1, {"temperature_init": 1.0}, {}, None)
             store.write(
@@ -176,7 +176,7 @@ def _spec(folder: Path, **study: Any) -> str:
 
 @pytest.fixture
 def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(watch, "POLL_SECONDS", 0.05)
 
 
 @pytest.mark.usefixtures("fake_workers", "speed_up")

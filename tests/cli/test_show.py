@@ -332,8 +332,8 @@ def test_watching_ends_with_ctrl_c_and_says_when_a_study_rests_or_the_store_is_a
     captured_output = capsys.readouterr()
     assert captured_output.err == ""
     assert captured_output.out.splitlines() == [
-        "pairs was paused. To go on: tempopt resume pairs",
-        "The database failed: refused. Looking again until it answers.",
+        "pairs was paused. To continue: tempopt resume pairs",
+        "The database failed: refused. Trying again until it answers.",
     ]
 
 

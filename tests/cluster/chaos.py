@@ -102,12 +102,12 @@ class Attacker:
     def attack(self) -> None:
         """Strike until the time is over and every kind of blow was struck."""
         start_time = time.monotonic()
-        give_up = start_time + self.size.seconds + PATIENCE
+        deadline = start_time + self.size.seconds + PATIENCE
         pending = self._random.sample(self.kinds, k=len(self.kinds))
         next_blow = start_time
         try:
             while time.monotonic() < start_time + self.size.seconds or pending:
-                assert time.monotonic() < give_up, f"nothing to strike at for {', '.join(pending)}"
+                assert time.monotonic() < deadline, f"nothing to strike at for {', '.join(pending)}"
                 self._undo_what_is_due()
                 self.crew.tend(is_away=self.is_away)
                 if self._set_pace(time.monotonic() - start_time):

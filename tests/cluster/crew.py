@@ -24,9 +24,9 @@ INTERRUPTED = 130
 
 def wait_until(condition: Callable[[], bool], description: str, patience: float = PATIENCE) -> None:
     """Wait until something is so; AssertionError with what was waited for if it never is."""
-    give_up = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     while not condition():
-        assert time.monotonic() < give_up, f"waited {patience:g} s in vain: {description}"
+        assert time.monotonic() < deadline, f"waited {patience:g} s in vain: {description}"
         time.sleep(0.1)
 
 

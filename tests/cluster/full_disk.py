@@ -315,7 +315,7 @@ CASES = {
     "database": DiskCase(
         _database_on_a_disk, _full("db-disk", _is_told), _NO_SPACE_IN_SQLITE, backends=("sqlite",)
     ),
-    "outbox": DiskCase(_both_on_disks, _outbox_full, "cannot be kept on disk"),
+    "outbox": DiskCase(_both_on_disks, _outbox_full, "cannot be written to"),
     "all in one folder": DiskCase(
         _all_on_a_disk, _full("disk", _is_told), _NO_SPACE_IN_SQLITE, backends=("sqlite",)
     ),

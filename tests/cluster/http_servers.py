@@ -163,10 +163,10 @@ class HttpServers:
         words = ["serve", "--storage", self.storage, "--checkpoints", str(self.folder / "kept")]
         command = tempopt(*words, "--port", str(self.ports[number]))
         process = self.processes[number] = spawn(command, self.folder, log, environment())
-        give_up = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE
         while not _answers(self.ports[number]):
             assert process.poll() is None, log.read_text()
-            assert time.monotonic() < give_up, "the server does not answer"
+            assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.05)
 
     def end(self, number: int, blow: signal.Signals) -> None:

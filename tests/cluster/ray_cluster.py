@@ -148,12 +148,12 @@ def _free_port() -> int:
 
 
 def _wait_for(port: int) -> None:
-    give_up = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _PATIENCE
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=10.0).close()
         except OSError:
-            if time.monotonic() > give_up:
+            if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
 
@@ -168,14 +168,14 @@ def no_other() -> Iterator[None]:
         RuntimeError: Another has one for longer than any test takes.
     """
     path = Path(tempfile.gettempdir()) / f"tempopt-tests-ray-{os.getuid()}.lock"
-    give_up = time.monotonic() + _LOCK_PATIENCE
+    deadline = time.monotonic() + _LOCK_PATIENCE
     with path.open("a") as lock:
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     raise RuntimeError(f"{path} is locked: another test has a Ray cluster.") from None
                 time.sleep(0.2)
         yield
@@ -189,12 +189,12 @@ def _patiently() -> Iterator[None]:
     original_get_node = services.get_node
 
     def get_node(*args: Any) -> Any:
-        give_up = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE
         while True:
             try:
                 return original_get_node(*args)
             except RuntimeError:
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
 

@@ -195,9 +195,9 @@ class Slurm:
         node.wait()
 
     def _wait_until(self, condition: Callable[[], bool], description: str) -> None:
-        give_up = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while not condition():
-            if time.monotonic() > give_up or any(
+            if time.monotonic() > deadline or any(
                 daemon.poll() is not None for daemon in self._daemons.values()
             ):
                 raise RuntimeError(f"{description} does not come up.\n{self.log_text()}")

@@ -29,7 +29,7 @@ class DropsOne(local.LocalLauncher):
 
 class Once(Supervisor):
     def run(self):
-        return self._once()
+        return self._run_once()
 
 
 class NeverAgain(local.LocalLauncher):

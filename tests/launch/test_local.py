@@ -78,7 +78,7 @@ def test_a_password_is_in_no_list_of_processes_no_log_and_no_message(tmp_path: P
             time.sleep(0.05)
         launcher.cancel([id])
     (job,) = launcher.jobs([id])
-    assert b"tempopt.cli.agent_entrypoint" in words and "See that the server is running" in log.read_text()
+    assert b"tempopt.cli.agent_entrypoint" in words and "Check that the server is running" in log.read_text()
     holds_no_password(words.decode(errors="replace"))
     holds_no_password(job.message)
     holds_no_password(log.read_text())

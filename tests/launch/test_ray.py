@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tempopt.errors import UsageError
-from tempopt.launch.launcher import Job, Task, tasks
+from tempopt.launch.launcher import Job, Task, build_tasks
 from tempopt.launch.registry import make_launcher
 from tempopt.launch.supervise import AGENT_MODULE
 from tempopt.spec.resources import Need
@@ -55,7 +55,7 @@ def launcher(cluster: RayCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[R
     """A launcher on the cluster, whose agents are gone when its test is over."""
     from tempopt.launch import ray
 
-    monkeypatch.setattr(ray, "_LINGER", 15.0)
+    monkeypatch.setattr(ray, "_LINGER_SECONDS", 15.0)
     launcher = ray.RayLauncher({"address": cluster.address})
     yield launcher
     launcher.cancel(launcher._started)
@@ -147,7 +147,7 @@ def test_a_study_that_loses_a_node_with_its_keeper_and_another_without_ends_as_i
     from tempopt.launch import ray
 
     strategy = ray.NodeAffinitySchedulingStrategy(cluster.second_node.node_id, soft=True)
-    monkeypatch.setattr(ray, "_place_of_keepers", lambda: strategy)
+    monkeypatch.setattr(ray, "_make_keeper_strategy", lambda: strategy)
     ids = launcher.start([task, task])
     wait_until(lambda: len(_at_work(url)) == 2, "both agents at work")
     assert _states(launcher, ids) == ["running", "running"]
@@ -205,7 +205,7 @@ def test_two_trials_share_a_card_and_their_agent_ends_with_its_worker_and_is_sta
         return [pid for node in (cluster.head, cluster.second_node) for pid in _pids_of(node, program)]
 
     need = Need(gpus=0.5)
-    (joint_task,) = tasks(task, need, launcher.split(need, 2))
+    (joint_task,) = build_tasks(task, need, launcher.split(need, 2))
     num_gpus = ray.available_resources()["GPU"]
     ids = launcher.start([joint_task])
     wait_until(
@@ -277,7 +277,7 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
 ) -> None:
     from tempopt.launch import ray
 
-    monkeypatch.setattr(ray, "_PATIENCE", 1.5)
+    monkeypatch.setattr(ray, "_QUERY_TIMEOUT_SECONDS", 1.5)
     requests = []
 
     class UnreachableActor:
@@ -288,7 +288,7 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
             raise ray.ActorUnavailableError("its node is slow", None)
 
     monkeypatch.setattr(ray.ray, "get_actor", lambda *_, **__: UnreachableActor())
-    with pytest.raises(UsageError, match="The agents chaos-1 on Ray are to leave"):
+    with pytest.raises(UsageError, match="The agents chaos-1 on Ray were asked to leave"):
         launcher.cancel(["chaos-1:0"])
     assert len(requests) > 1
 
@@ -296,13 +296,13 @@ def test_a_keeper_that_does_not_answer_is_asked_again_and_then_said_to_be_away(
 def test_an_agent_without_cards_sees_none_and_paths_of_its_task_come_before_those_of_the_node(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tempopt.launch.ray import _environment
+    from tempopt.launch.ray import _build_environment
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     monkeypatch.setenv("PYTHONPATH", "sent")
-    env_vars = _environment(replace(task, environment={"PYTHONPATH": "own"}))
+    env_vars = _build_environment(replace(task, environment={"PYTHONPATH": "own"}))
     assert env_vars == {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": f"own{os.pathsep}sent"}
-    assert "CUDA_VISIBLE_DEVICES" not in _environment(replace(task, gpus=1))
+    assert "CUDA_VISIBLE_DEVICES" not in _build_environment(replace(task, gpus=1))
 
 
 def test_a_trial_fits_on_one_node_or_not_at_all(launcher: RayLauncher) -> None:
@@ -328,7 +328,7 @@ def test_what_waits_is_cancelled_and_nothing_is_left_on_the_cluster(
 ) -> None:
     from tempopt.launch import ray
 
-    monkeypatch.setattr(ray, "_LINGER", 1.0)
+    monkeypatch.setattr(ray, "_LINGER_SECONDS", 1.0)
     ids = launcher.start([replace(task, cpus=CPUS + 1)])
     assert _states(launcher, ids) == ["waiting"]
     launcher.cancel(ids)
@@ -396,7 +396,7 @@ def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
 
 
 def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher) -> None:
-    with pytest.raises(UsageError, match="address=127.0.0.1:9: this program is connected to a Ray already"):
+    with pytest.raises(UsageError, match="address=127.0.0.1:9: this program is already connected to a Ray"):
         make_launcher("ray", {"address": "127.0.0.1:9"})
     with pytest.raises(UsageError, match="address=local: this program is connected"):
         make_launcher("ray", {})

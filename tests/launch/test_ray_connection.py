@@ -36,7 +36,7 @@ def connect_to(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns what gives ray.init with these outcomes, the last one again and again, and ray.shutdown."""
     from tempopt.launch import ray_connection
 
-    monkeypatch.setattr(ray_connection, "_PAUSE", 0.0)
+    monkeypatch.setattr(ray_connection, "_PAUSE_SECONDS", 0.0)
     monkeypatch.setattr(ray_connection, "_check_listening", lambda address: None)
     monkeypatch.setattr(ray_connection.ray, "is_initialized", lambda: False)
 
@@ -134,7 +134,7 @@ def unconnected_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("{closed}", "refused.* Give HOST:PORT"),
         ("ray://{closed}", "refused.* Give HOST:PORT"),
-        ("{silent}", "nothing that speaks as Ray does"),
+        ("{silent}", "no answer of a Ray"),
         ("head", "no host and port"),
     ],
 )
@@ -143,7 +143,7 @@ def test_an_address_at_which_no_ray_answers_is_refused(
 ) -> None:
     from tempopt.launch import ray_connection
 
-    monkeypatch.setattr(ray_connection, "_PATIENCE", 3.0)
+    monkeypatch.setattr(ray_connection, "_PROBE_TIMEOUT_SECONDS", 3.0)
     address = address.format(silent=silent_address, closed=closed_address)
     with pytest.raises(UsageError, match=f"address={address}: .*{message}"):
         make_launcher("ray", {"address": address})

@@ -50,7 +50,7 @@ def test_a_name_is_one_of_ours_and_an_import_path_ones_own() -> None:
     ("name", "message"),
     [
         ("slrum", 'Unknown launcher "slrum". Did you mean "slurm"? Known: local, ray, slurm.'),
-        ("launchers_of_mine.Mine", "For one of your own give package.module:Class."),
+        ("launchers_of_mine.Mine", "For a custom launcher give package.module:Class."),
         ("launchers_of_mine:Other", "is not a Launcher"),
         ("launchers_of_mine:Nowhere", 'Unknown class in "launchers_of_mine" "Nowhere"'),
         ("no_such_module:Mine", 'Unknown module "no_such_module"'),

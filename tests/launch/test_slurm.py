@@ -319,7 +319,7 @@ class TestJobs:
         assert jobs[1] == Job(id=scene.ids[1], state="waiting", message="JobArrayTaskLimit")
         folder = scene.check_privacy()
         with monkeypatch.context() as patch:
-            patch.setattr(slurm, "_PAUSES", ())
+            patch.setattr(slurm, "_RETRY_PAUSE_SECONDS", ())
             patch.setenv("SLURM_CONF", str(scene.unreachable_config()))
             assert launcher.jobs(scene.ids) == jobs
             (job,) = SlurmLauncher(launcher.options).jobs(scene.ids[:1])
@@ -436,8 +436,8 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_job_that_asked_for_no_cards_sees_none() -> None:
     task = Task(study="any", storage="", environment={"A": "b"})
-    assert slurm_entrypoint._environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
-    assert slurm_entrypoint._environment(replace(task, gpus=1)) == {"A": "b"}
+    assert slurm_entrypoint._build_environment(task) == {"A": "b", "CUDA_VISIBLE_DEVICES": ""}
+    assert slurm_entrypoint._build_environment(replace(task, gpus=1)) == {"A": "b"}
 
 
 @pytest.mark.parametrize(
@@ -452,14 +452,14 @@ def test_a_job_that_asked_for_no_cards_sees_none() -> None:
     ],
 )
 def test_cards_are_counted_in_all_ways_in_which_slurm_writes_them(gres: str, cards: int) -> None:
-    assert slurm._gpus(gres) == cards
+    assert slurm._count_gpus(gres) == cards
 
 
 @pytest.mark.parametrize(
     ("time_limit", "minutes"), [("90", 90), ("01:30:00", 90), ("00:00:30", 1), ("2-01:00:00", 2940)]
 )
 def test_a_time_is_given_as_slurm_writes_it(time_limit: str, minutes: int) -> None:
-    assert slurm._minutes(time_limit) == minutes
+    assert slurm._parse_minutes(time_limit) == minutes
 
 
 def _text(path: Path) -> str:

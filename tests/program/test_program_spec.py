@@ -10,7 +10,7 @@ from tempopt.errors import SpecError, UsageError
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.verdict.planned_runs import planned_runs
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 from tests.program.conftest import COMMAND, GAIN, program_spec
 
 PROGRAM = {"command": COMMAND, "metric": "val_loss"}
@@ -78,7 +78,7 @@ def test_a_spec_is_the_same_after_it_was_stored() -> None:
 
 def test_without_temperatures_there_are_no_constants_and_the_baseline_has_the_baseline_values() -> None:
     spec = parse(search={"gain": GAIN, "lr": {"low": 0.001, "high": 0.1, "log": True}})
-    kinds = {ticket.kind for ticket in first_tickets(spec)}
+    kinds = {ticket.kind for ticket in initial_tickets(spec)}
     assert kinds == {"baseline", "search"}
     assert spec.parameters("baseline", {"lr": 0.01}) == {"gain": 1.0, "lr": 0.01}
     assert spec.to_baseline({"gain": 3.0, "lr": 0.05}) == {"gain": 1.0, "lr": 0.05}
@@ -87,7 +87,7 @@ def test_without_temperatures_there_are_no_constants_and_the_baseline_has_the_ba
 
 def test_with_temperatures_the_baseline_is_one_as_for_modules() -> None:
     spec = parse(program__command="python {seed} {temperature_init}", search=TEMPERATURE)
-    assert {ticket.kind for ticket in first_tickets(spec)} == {"baseline", "constant", "search"}
+    assert {ticket.kind for ticket in initial_tickets(spec)} == {"baseline", "constant", "search"}
     assert spec.parameters("baseline", {}) == {"temperature_init": 1.0}
     assert not spec.learns and spec.evaluated == []
 

@@ -50,10 +50,10 @@ def test_a_script_is_searched_from_the_command_line_to_a_verdict(
     assert run("search", "plain.yaml", "--workers", "2", "--no-report") == 0
     result = tempopt.load_study(URL, "plain")
     verdict = result.verdict
-    assert verdict is not None and verdict.total.significant
+    assert verdict is not None and verdict.primary.significant
     assert verdict.baseline_params == {"gain": 1.0}
     # a run is one process, and nothing else is run
-    planned = {"baseline": 2, "search": 6, "choose": 2, "confirm": 2 * verdict.total.paired.n_pairs}
+    planned = {"baseline": 2, "search": 6, "choose": 2, "confirm": 2 * verdict.primary.paired.n_pairs}
     assert {kind: count.done for kind, count in result.tickets.items() if count.done} == planned
     # the value is what the script printed last, with its own seed
     ticket = next(ticket for ticket in result.runs if ticket.kind == "confirm")
@@ -83,7 +83,7 @@ def test_what_is_said_of_a_program_speaks_of_its_baseline_and_not_of_temperature
         command = "python tuned.py {seed} {gain} {lr}"
         space = {**space, "lr": {"low": 0.001, "high": 0.1, "log": True}}
     result = search(program_spec({"command": command, "metric": "val_loss"}, space))
-    assert result.verdict is not None and result.verdict.total.significant == has_gain
+    assert result.verdict is not None and result.verdict.primary.significant == has_gain
     decision = decide(result)
     assert decision is not None and decision.baseline == "gain = 1"
     page = folder / "page.html"
@@ -146,7 +146,7 @@ if __name__ == "__main__":
     space = {"gain": {"low": 0.5, "high": 4.0, "baseline": 1.0}}
     options = {"trials": 3, "workers": 1, "storage": "sqlite:///tempopt.db", "progress": False}
     result = tempopt.search(train, space=space, metric="loss", direction="minimize", **options)
-    print(result.verdict.total.significant, result.best.params["gain"])
+    print(result.verdict.primary.significant, result.best.params["gain"])
 """
 
 

@@ -12,7 +12,7 @@ from tempopt.report.study_result import StudyResult
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.verdict.stages import first_tickets, next_tickets
+from tempopt.verdict.stages import initial_tickets, next_tickets
 from tests.report.made_study import World, make
 from tests.specs import change_spec
 
@@ -61,7 +61,7 @@ def make_comparison(run_ticket: Any, result_of: Any) -> Any:
             None: {"outcome": "diverged"},
         }
         rows: list[TicketRow] = []
-        new_tickets = first_tickets(spec)
+        new_tickets = initial_tickets(spec)
         while new_tickets:
             for t in new_tickets:
                 value = worth(t.arm, t.pair)

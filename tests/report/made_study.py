@@ -233,7 +233,7 @@ class _Maker:
 
     def search(self) -> list[TicketRow]:
         """Return the runs of the search and of its arms."""
-        names = self.spec.other_names
+        names = self.spec.ordinary_names
         rows = [self._ended_row("baseline", i, self._sample(names)) for i in range(self.spec.num_baseline)]
         for i, constant in enumerate(self.spec.constants()):
             rows.append(self._ended_row("constant", i, {**constant, **self._sample(names)}))

@@ -87,7 +87,7 @@ def test_a_gain_of_the_winner_is_decided_in_five_lines(carry_out: Carry) -> None
     result = carry_out(tempered_worth(0.1))
     decision, (headline, *lines) = decision_of(result), screen_lines(result)
     assert result.verdict is not None
-    test = result.verdict.total.paired
+    test = result.verdict.primary.paired
     assert (decision.outcome, decision.is_change, decision.metric) == ("gain", True, "val_accuracy")
     assert (decision.change, decision.low, decision.high) == (test.gain, test.ci_low, test.ci_high)
     assert (decision.p_value, decision.seeds, decision.confidence) == (test.p_value, test.n_pairs, "95 %")
@@ -112,7 +112,7 @@ def test_before_and_after_differ_by_a_change_of_natural_sign(
     assert decision.low <= decision.change <= decision.high
     # a gain is positive in the verdict, whatever is minimized
     sign = 1 if direction == "maximize" else -1
-    assert decision.change == sign * result.verdict.total.paired.gain
+    assert decision.change == sign * result.verdict.primary.paired.gain
     assert f"val_accuracy {decision.before:.2f}" in decision.headline
 
 
@@ -127,7 +127,7 @@ def test_a_simpler_constant_is_recommended_beside_a_schedule(carry_out: Carry) -
         and advice.action_without_training == "train_at_constant"
     )
     # the numbers are those of what was tested: what is recommended was picked on the same seeds
-    assert decision.outcome == "gain" and decision.change == result.verdict.total.paired.gain
+    assert decision.outcome == "gain" and decision.change == result.verdict.primary.paired.gain
     assert "from" not in decision.use and "length_scaling=log_n" in decision.use
     assert decision.also[0].startswith("the winner (τ from ")
     assert "is not shown to be better than this, whose gain is +" in decision.also[0]
@@ -152,7 +152,7 @@ def test_what_is_not_shown_beside_a_constant_stays_once_the_winner_is_explained(
     assert text.startswith("not shown to be worth more than a constant: +")
     # a plan with fewer parts takes the winner's place, which no constant was compared with
     simpler = dataclasses.replace(
-        advice, parameters={**advice.parameters, "n0": 1}, winner_over_it=verdict.over_constant
+        advice, params={**advice.params, "n0": 1}, winner_over_it=verdict.over_constant
     )
     explained = dataclasses.replace(result, verdict=dataclasses.replace(verdict, recommendation=simpler))
     first, second = decision_of(explained).also
@@ -242,7 +242,7 @@ def test_ordinary_parameters_that_were_tuned_are_told_beside_the_temperature_as_
     assert decision.to_json()["untested"] == {"lr": {"value": decision.params["lr"], "spec": None}}
     assert screen_lines(result)[-1].endswith("; as code: tempopt export pairs")
     # with the value that the spec trains with; one that is the spec's is no change
-    assert result.recommendation is not None and result.recommendation.parameters["lr"] == 0.1
+    assert result.recommendation is not None and result.recommendation.params["lr"] == 0.1
     for lr, text in ((0.1, ""), (0.7, ", with lr = 0.1 (0.7 in the spec; not tested against it)")):
         model = {**result.spec.model, "init_args": {"lr": lr}}
         with_rate = dataclasses.replace(result, spec=result.spec.model_copy(update={"model": model}))
@@ -286,7 +286,7 @@ def test_what_plots_show_is_what_is_recommended_then_the_winner_then_the_best_tr
 ) -> None:
     gaining, level = carry_out(tempered_worth(0.1)), carry_out(level_worth)
     assert gaining.recommendation is not None
-    assert gaining.plan == ("recommended", gaining.recommendation.parameters)
+    assert gaining.plan == ("recommended", gaining.recommendation.params)
     assert level.plan == ("winner", level.winner)
     search_rows = [t for t in whole_study if t.kind not in ("choose", "confirm")]
     assert result_of(make_spec(), search_rows).plan == ("best trial", {"temperature_init": 6.0})

@@ -51,7 +51,7 @@ def recommendation_of(verdict: Verdict | None) -> Recommendation:
 
 def test_a_gain_that_an_earlier_verdict_showed_still_holds_and_is_what_to_do(two_rounds: Any) -> None:
     first_result, second_result = two_rounds(0)
-    assert first_result.verdict.total.significant and not second_result.verdict.total.significant
+    assert first_result.verdict.primary.significant and not second_result.verdict.primary.significant
     # to the bit what it was, whatever was trained since
     assert (
         second_result.earlier_verdicts == (first_result.verdict,)
@@ -96,12 +96,14 @@ def test_pairs_that_are_added_leave_the_verdict_that_they_are_added_to_as_it_was
     first_result = result_of(study.spec, list(study.rows), state="done")
     study.do(more_pairs(study.rows, study.spec, 8))
     second_result = result_of(study.spec, study.rows, state="done")
-    assert second_result.verdict.looks == 2 and second_result.earlier_verdicts == (first_result.verdict,)
-    assert second_result.verdict.total.paired.n_pairs == first_result.verdict.total.paired.n_pairs + 8
+    assert second_result.verdict.verdict_number == 2 and second_result.earlier_verdicts == (
+        first_result.verdict,
+    )
+    assert second_result.verdict.primary.paired.n_pairs == first_result.verdict.primary.paired.n_pairs + 8
     assert second_result.verdict.params == first_result.verdict.params
     # not all of its seeds are fresh, and the interval is that of the combined test
-    num_seeds = second_result.verdict.total.paired.n_pairs
-    num_earlier = first_result.verdict.total.paired.n_pairs
+    num_seeds = second_result.verdict.primary.paired.n_pairs
+    num_earlier = first_result.verdict.primary.paired.n_pairs
     seeds = f"{num_seeds} seeds ({num_earlier} of the verdict before)"
     decision = decide(second_result)
     assert decision is not None and f", {seeds}, " in decision.headline
@@ -114,10 +116,10 @@ def test_pairs_that_are_added_leave_the_verdict_that_they_are_added_to_as_it_was
 def test_what_is_shown_of_the_same_parameters_takes_a_recommendation_back(two_rounds: Any) -> None:
     first_result, second_result = two_rounds(0)
     earlier, latest = first_result.verdict, second_result.verdict
-    test = dataclasses.replace(latest.total.paired, gain=-GAIN, p_value=0.001)
-    worse_total = dataclasses.replace(latest.total, paired=test, component_results=())
+    test = dataclasses.replace(latest.primary.paired, gain=-GAIN, p_value=0.001)
+    worse_total = dataclasses.replace(latest.primary, paired=test, component_results=())
     other_verdict, same_verdict = (
-        dataclasses.replace(latest, total=worse_total, params=params)
+        dataclasses.replace(latest, primary=worse_total, params=params)
         for params in ({"temperature_init": 1.7}, earlier.params)
     )
     assert (

@@ -242,7 +242,7 @@ def test_where_nothing_is_to_be_changed_the_baseline_is_exported(
 ) -> None:
     result = with_recommendation(
         result_of(make_spec({"search": SEARCHED}, direction="minimize"), whole_study),
-        parameters={"temperature_init": 1.0, "lr": 0.02},
+        params={"temperature_init": 1.0, "lr": 0.02},
     )
     assert yaml.safe_load(to_yaml(result))["model"]["init_args"] == {
         "d_model": 8,
@@ -276,10 +276,10 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
         result,
         action="inference_only",
         action_without_training="inference_only",
-        parameters={},
+        params={},
         at_inference=at_half,
         plan_name="constant=0.5",
-        gain=result.verdict.total,
+        gain=result.verdict.primary,
     )
     exec(compile(to_python(result_inference), "export", "exec"), space)
     assert temperatures(space) == (0.5,)
@@ -303,7 +303,7 @@ def test_an_attached_module_that_was_trained_gets_its_temperature_of_inference(
         result,
         action="change_nothing",
         action_without_training="change_nothing",
-        parameters={"temperature_init": 1.0},
+        params={"temperature_init": 1.0},
     )
     assert "attach" not in to_python(result_unchanged)
 

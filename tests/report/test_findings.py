@@ -85,7 +85,7 @@ def test_a_gain_is_told_with_interval_p_and_what_it_is_made_of(
     ]
     decision, todo, winner, basis, inference, difference, cost = findings
     assert (decision.state, inference.state, difference.state) == ("shown", "shown", "shown")
-    assert decision.answer == result.verdict.total and inference.answer is not None
+    assert decision.answer == result.verdict.primary and inference.answer is not None
     assert inference.answer.paired.gain == pytest.approx(0.03 * 1.015)
     assert decision.params == winner.params == todo.params == {"temperature_init": 5.0}
     assert decision.text.startswith(
@@ -124,7 +124,7 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     tickets = shifted(whole_study, "search", [0.1, -0.1, 0.2, -0.2])
     measurements = measure_baseline(tickets, {"test:winner": 0.03})
     result = result_of(make_spec(seeds={"confirm": 4}, min_gain=0), tickets, measurements)
-    findings, total = by_kind(result), result.verdict.total.paired
+    findings, total = by_kind(result), result.verdict.primary.paired
     assert findings["decision"].state == findings["over_inference"].state == "not_shown"
     # 0.294: what is not excluded is not said to be
     bound_text = f"a gain of the winner above {math.ceil(100 * total.ci_high) / 100:.2f} is excluded (95 %)."

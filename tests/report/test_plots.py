@@ -354,7 +354,7 @@ def test_under_control_the_measured_path_is_drawn_or_the_line_is_said_to_be_none
         runs.append(run)
     verdict = confirmed_result.verdict
     assert verdict is not None and verdict.recommendation is not None
-    advice = replace(verdict.recommendation, action_without_training="train_with_control", parameters=plan)
+    advice = replace(verdict.recommendation, action_without_training="train_with_control", params=plan)
     result = replace(
         confirmed_result,
         runs=tuple(runs),

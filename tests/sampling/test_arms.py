@@ -13,7 +13,7 @@ from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.temperature import active_groups, is_neutral, training_key
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 from tests.sampling.test_small_spaces import begin
 from tests.simulated import row
 
@@ -30,7 +30,7 @@ def carry_out(
     spec: StudySpec, worth: Callable[[TicketRow], float], *, num_search: int | None = None
 ) -> tuple[SearchArms, list[TicketRow]]:
     """Return a study whose search is over, its parameters by tempopt's own sampler, with what it knows."""
-    waiting = [row(ticket, index) for index, ticket in enumerate(first_tickets(spec))]
+    waiting = [row(ticket, index) for index, ticket in enumerate(initial_tickets(spec))]
     arms, rows = SearchArms(spec, waiting, []), []
     for ticket in waiting:
         if ticket.kind == "search" and num_search is not None and ticket.number >= num_search:
@@ -115,5 +115,5 @@ def test_without_a_model_nothing_is_named(make_spec: Any, sampler: str) -> None:
 
 def test_the_runs_of_the_design_share_the_seeds_of_the_search(make_spec: Any) -> None:
     spec = make_spec({"search": TUNED}, trials=6)
-    seeds = [{t.seed for t in first_tickets(spec) if t.kind == kind} for kind in ("baseline", "search")]
+    seeds = [{t.seed for t in initial_tickets(spec) if t.kind == kind} for kind in ("baseline", "search")]
     assert seeds[0] == seeds[1] and len(seeds[0]) == spec.study.seeds.search

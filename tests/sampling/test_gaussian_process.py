@@ -13,10 +13,12 @@ from sklearn.gaussian_process.kernels import Matern
 
 from tempopt.sampling.surrogate import CurveExtrapolator, Observations, Surrogate
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
-def observe(features: Array, seeds: Any, values: Array, excess: Array | float = 0.0) -> Observations:
+def observe(
+    features: FloatArray, seeds: Any, values: FloatArray, excess: FloatArray | float = 0.0
+) -> Observations:
     """Return runs as the surrogate knows them."""
     excess_N = np.broadcast_to(np.asarray(excess, dtype=np.float64), len(values))
     return Observations(features_ND=features, seeds_N=seeds, values_N=values, excess_N=excess_N)
@@ -29,7 +31,7 @@ def runs(*, seeds: int = 3) -> Observations:
     return observe(features, np.arange(20) % seeds, values)
 
 
-def predict(surrogate: Surrogate, queries: Array) -> tuple[Array, Array]:
+def predict(surrogate: Surrogate, queries: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return means and standard deviations of the values of parameter sets."""
     posterior = surrogate.posterior(queries)
     return posterior.mean_M, np.sqrt(np.maximum(np.diag(posterior.covariance()), 0.0))
@@ -47,11 +49,11 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     weights = 1 / (1 + excess / np.var(values))
     centre, scale = np.average(values, weights=weights), np.std(values)
 
-    def matern(left_features: Array, right_features: Array) -> Array:
-        shape: Array = Matern(lengths, nu=2.5)(left_features[:, :3], right_features[:, :3])
+    def matern(left_features: FloatArray, right_features: FloatArray) -> FloatArray:
+        shape: FloatArray = Matern(lengths, nu=2.5)(left_features[:, :3], right_features[:, :3])
         return shape
 
-    def prior(left_features: Array, right_features: Array) -> Array:
+    def prior(left_features: FloatArray, right_features: FloatArray) -> FloatArray:
         # Rasmussen and Williams, equation 2.40: a linear function of normal weights
         return (
             signal**2 * matern(left_features, right_features)
@@ -82,7 +84,7 @@ def test_predictions_are_those_of_a_gaussian_process_by_definition(trends: int) 
     variances_before = np.diag(prior(queries[:9], queries[:9])) + shared_scale**2 + own_scale**2 + noise**2
     posterior_variances = variances_before - np.diag(of_run @ np.linalg.solve(covariance, of_run.T))
     joint_covariance = prior(queries, queries[:9]) - cross @ np.linalg.solve(covariance, of_run.T)
-    means, variances, covariances = posterior.of_runs(queries[:9], 2)
+    means, variances, covariances = posterior.predict_runs(queries[:9], 2)
     expected_means = centre + scale * of_run @ np.linalg.solve(covariance, (values - centre) / scale)
     np.testing.assert_allclose(means, expected_means, rtol=1e-6)
     np.testing.assert_allclose(variances, scale**2 * posterior_variances, rtol=1e-5)
@@ -186,7 +188,9 @@ def test_what_a_seed_does_to_like_sets_is_no_reason_to_prefer_them() -> None:
     average = values[positions < 0.5].mean() - values[positions >= 0.5].mean()
     assert low - high < average - 0.2
     # one more run of the seed that is lucky there says less than one of the other
-    first_seed, second_seed = (surrogate.posterior(queries).of_runs(queries[:1], seed) for seed in (0, 1))
+    first_seed, second_seed = (
+        surrogate.posterior(queries).predict_runs(queries[:1], seed) for seed in (0, 1)
+    )
     assert first_seed[0][0] > second_seed[0][0] + 1.5
     assert first_seed[2][0, 0] ** 2 / first_seed[1][0] < second_seed[2][0, 0] ** 2 / second_seed[1][0]
 
@@ -195,7 +199,7 @@ def test_a_trend_is_followed_where_nothing_is_known_as_far_as_it_holds() -> None
     rng = np.random.default_rng(5)
     positions, trend = rng.random(12) / 2, rng.standard_normal(12)
 
-    def predict_far(values: Array) -> float:
+    def predict_far(values: FloatArray) -> float:
         noisy_values = values + 0.05 * rng.standard_normal(12)
         runs = observe(np.column_stack([positions, trend]), np.arange(12), noisy_values)
         high, low = predict(Surrogate(runs, trends=1), np.array([[5.0, 2.0], [5.0, -2.0]]))[0]

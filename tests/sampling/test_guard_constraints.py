@@ -89,8 +89,8 @@ def test_means_count_from_the_base_and_by_their_weights() -> None:
     assert weighted_posterior.mean_M == pytest.approx(weights * (plain.mean_M - 0.3))
     assert weighted_posterior.covariance() == pytest.approx(plain.covariance() * np.outer(weights, weights))
     assert weighted_posterior.variance() == pytest.approx(np.diag(weighted_posterior.covariance()), abs=1e-9)
-    _, variance, covariances = weighted_posterior.of_runs(queries, 0)
-    _, variance_before, plainly = plain.of_runs(queries, 0)
+    _, variance, covariances = weighted_posterior.predict_runs(queries, 0)
+    _, variance_before, plainly = plain.predict_runs(queries, 0)
     assert variance == pytest.approx(variance_before)
     assert covariances == pytest.approx(weights[:, None] * plainly)
     joined_posterior = weighted_posterior.with_candidate(np.array([0.5]))
@@ -145,6 +145,6 @@ def test_a_search_that_weighs_names_what_keeps_the_guard_where_another_breaks_it
     spec = with_study(WORLD.spec, trials=16, seed=4)
     weighed, plain = (StudySimulation(WORLD, spec, weighs=weighs).run() for weighs in (True, False))
     assert weighed is not None and plain is not None
-    assert WORLD.keeps(weighed.params) and weighed.total.significant
+    assert WORLD.keeps(weighed.params) and weighed.primary.significant
     assert not WORLD.keeps(plain.params)
     assert plain.guards[0].state == "broken" and not plain.guards_kept

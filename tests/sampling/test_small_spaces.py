@@ -18,7 +18,7 @@ from tempopt.sampling.unit_cube import configurations, count_values, from_unit
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.temperature import is_neutral
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 from tests.simulated import row
 from tests.specs import make
 
@@ -57,7 +57,7 @@ def worth(parameters: dict[str, Any]) -> float:
 
 
 def waiting_rows(spec: StudySpec, kind: str) -> list[TicketRow]:
-    return [row(ticket, index) for index, ticket in enumerate(first_tickets(spec)) if ticket.kind == kind]
+    return [row(ticket, index) for index, ticket in enumerate(initial_tickets(spec)) if ticket.kind == kind]
 
 
 def begin(spec: StudySpec, arms: SearchArms, ticket: TicketRow) -> TicketRow:

@@ -20,7 +20,7 @@ from tempopt.storage.http.wire import change_to_plain, deserialize
 from tempopt.storage.optuna_calls import make_study
 from tempopt.storage.rows import Checkpoint, Measurement, StudyRow, TicketRow
 from tempopt.storage.store import Store
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 from tests.server.http_server import RunningServer
 from tests.toy_study import toy_spec
 
@@ -118,7 +118,7 @@ def begin(store: Store, **study: Any) -> StudyRow:
     spec = StudySpec.parse(toy_spec(**study), source="the test")
     row = store.create_study(spec.study.name, spec.to_json(), spec.identity())
     make_study(store.url, name=row.name, direction="minimize", metric="val_loss")
-    store.add_tickets(row.id, first_tickets(spec))
+    store.add_tickets(row.id, initial_tickets(spec))
     return row
 
 

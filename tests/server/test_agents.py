@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tempopt.agent.remote_client import _parts
+from tempopt.agent.remote_client import _split_changes
 from tempopt.server import agents, authenticator
 from tempopt.server.tokens import create_token
 from tempopt.storage.changes import AttemptReleased, CheckpointRecorded, MetricReported, RunStarted
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_place_is_refused(agent: HttpAgent, url: str) ->
         ticket_id=ticket.id, attempt=1, checkpoint=Checkpoint(step=8, url=url, digest="d", size=5)
     )
     answer = agent.sync_response(change)
-    assert answer.status_code == 400 and "no checkpoint of the run" in answer.json()["error"]["message"]
+    assert answer.status_code == 400 and "not a checkpoint of the run" in answer.json()["error"]["message"]
     assert agent.row(ticket).checkpoints == ()
 
 
@@ -275,11 +275,11 @@ def test_agents_of_this_version_and_the_one_before_are_served(
 
 def test_an_outage_that_was_long_is_told_in_parts_that_keep_the_order() -> None:
     logs = [AttemptReleased(ticket_id=number, attempt=1, log="x" * 1_000_000) for number in range(10)]
-    parts = _parts(logs)
+    parts = _split_changes(logs)
     assert len(parts) > 1 and [log_line for part in parts for log_line in part] == logs
-    assert _parts([]) == [[]]
+    assert _split_changes([]) == [[]]
     huge = [AttemptReleased(ticket_id=1, attempt=1, log="x" * 9_000_000)]
-    assert _parts(huge) == [huge]
+    assert _split_changes(huge) == [huge]
 
 
 def test_leases_are_renewed_by_steps_and_for_no_longer_than_a_run_may_take(agent: HttpAgent) -> None:

@@ -37,7 +37,7 @@ pytest_plugins = ["tests.training.object_store"]
 @pytest.fixture
 def in_bucket(holder: HttpAgent, bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of the run's folder in a bucket, below which a second server keeps checkpoints."""
-    monkeypatch.setattr(filesystem, "_JOINED_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(filesystem, "_ASSEMBLY_POLL_SECONDS", 0.0)
     with serve_app(create_app(holder.server.store, checkpoints=f"{bucket}/kept")) as url:
         monkeypatch.setenv(SERVER, url)
         holder.http.base_url = httpx.URL(url)
@@ -47,7 +47,7 @@ def in_bucket(holder: HttpAgent, bucket: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.fixture
 def disable_signing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As for object stores that sign no requests, or not with these keys."""
-    monkeypatch.setattr(routes, "_SIGNING", ())
+    monkeypatch.setattr(routes, "_SIGNING_PROTOCOLS", ())
 
 
 def _files_in(folder: str) -> dict[str, bytes]:
@@ -386,7 +386,7 @@ def test_a_url_says_neither_the_server_nor_works_without_one(
     holder: HttpAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(SERVER)
-    with pytest.raises(UsageError, match="no place for checkpoints"):
+    with pytest.raises(UsageError, match="not supported for checkpoints"):
         open_filesystem(URL)
     with pytest.raises(UsageError, match=SERVER):
         ServerFileSystem()

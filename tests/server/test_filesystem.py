@@ -112,7 +112,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
     sends_all: bool,
 ) -> None:
-    monkeypatch.setattr(filesystem, "_CHUNK", 1024)
+    monkeypatch.setattr(filesystem, "_CHUNK_BYTES", 1024)
     ranges: list[str | None] = []
 
     def broken_content() -> Iterator[bytes]:

@@ -26,7 +26,7 @@ def test_a_study_of_a_command_is_trained_behind_a_server(
     checked = client.post("/api/check", json={"text": yaml.safe_dump(spec)})
     assert checked.status_code == 200 and checked.json()["valid"], checked.text
     result = tempopt.search(spec, storage=running_server.url, workers=2, progress=False)
-    assert result.state == "done" and result.verdict is not None and result.verdict.total.significant
+    assert result.state == "done" and result.verdict is not None and result.verdict.primary.significant
     # what reads it runs nothing
     monkeypatch.chdir(tmp_path)
     exported = client.get("/api/studies/plain/export")

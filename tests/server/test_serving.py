@@ -109,7 +109,7 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(
         (["--certificate", "a.pem"], "--certificate and --key go together"),
         (["--certificate", "a.pem", "--key", "b.pem"], "a.pem"),
         (["--storage", "https://a.example"], "is a server itself"),
-        (["--checkpoints", "ftp://a/b"], "no place for checkpoints"),
+        (["--checkpoints", "ftp://a/b"], "not supported for checkpoints"),
         (["--trust-proxy", "10.0.0.0/99"], "--trust-proxy"),
     ],
 )

@@ -66,7 +66,7 @@ def test_a_priority_above_0_takes_an_administrator(
     with running_server.client(running_server.new_token("submit")) as submitter:
         response = submitter.post("/api/studies", json=spec)
         assert response.status_code == 403, response.text
-        assert "takes a token with the scope admin" in response.json()["error"]["message"]
+        assert "needs a token with the scope admin" in response.json()["error"]["message"]
         assert submitter.post("/api/studies", json={"spec": toy_spec(priority=-1)}).status_code == 201
     assert client.post("/api/studies", json=spec).status_code == 201
     assert [study.priority for study in running_server.store.open_studies()] == [1, -1]

@@ -53,7 +53,7 @@ def test_the_baseline_goes_first_then_the_winner_then_what_the_surrogate_ranks(r
     recommendation = result.recommendation
     assert recommendation is not None
     is_changed = recommendation.action_without_training != "change_nothing"
-    assert sets["best1"] == (recommendation.parameters if is_changed else result.winner)
+    assert sets["best1"] == (recommendation.params if is_changed else result.winner)
     trained_sets = [run.parameters for run in result.runs if run.kind in ("search", "constant")]
     assert all(sets[name] in [*trained_sets, result.winner] for name in ("best2", "best3"))
     assert len({str(parameters) for parameters in sets.values()}) == 4

@@ -92,7 +92,7 @@ def test_pairs_are_added_to_a_verdict_and_only_to_one(
 ) -> None:
     study, open_yet = studies
     unproved = store_study(store, open_yet)
-    with pytest.raises(UsageError, match=r"3 pairs were to be added.*Let it reach a verdict first"):
+    with pytest.raises(UsageError, match=r"3 pairs cannot be added.*Let it reach a verdict first"):
         add_pairs(store, unproved, open_yet.spec, 3)
     row = store_study(store, study)
     add_pairs(store, row, study.spec, 0)
@@ -125,7 +125,7 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
 ) -> None:
     study, open_yet = studies
     unproved = store_study(store, open_yet)
-    with pytest.raises(UsageError, match=r"was to be explained.*Let it reach a verdict first: tempopt "):
+    with pytest.raises(UsageError, match=r"cannot be explained.*Let it reach a verdict first: tempopt "):
         add_explanation(store, unproved, open_yet.spec)
     row = store_study(store, study)
     for options in ({"add_trials": 3}, {"add_pairs": 3}, {"retry_failed": True}):

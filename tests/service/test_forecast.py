@@ -111,7 +111,7 @@ def test_an_earlier_study_that_says_nothing_is_refused(ended_spec: dict[str, Any
     with pytest.raises(StudyNotFound, match="toi"):
         plan(new_spec, storage=URL, earlier="toi")
     other_spec = {**new_spec, "study": {**new_spec["study"], "metric": "val_other"}}
-    with pytest.raises(UsageError, match=r'"toy" measures val_loss, and this one val_other'):
+    with pytest.raises(UsageError, match=r'"toy" has the metric val_loss, and this one val_other'):
         plan(other_spec, storage=URL, earlier="toy")
     warm = {**new_spec, "study": {**new_spec["study"], "warm_start": ["toi"]}}
     with pytest.raises(SpecError, match=r"study\.warm_start.*toi"):

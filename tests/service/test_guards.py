@@ -37,11 +37,11 @@ def tradeoff_spec(guards: dict[str, str]) -> dict[str, Any]:
 def test_a_winner_that_breaks_a_guard_is_not_recommended() -> None:
     result = search(tradeoff_spec({"val_loss": "no worse than 1%"}), storage=URL, workers=2)
     verdict = result.verdict
-    assert verdict is not None and verdict.total.significant
+    assert verdict is not None and verdict.primary.significant
     assert [guard.state for guard in verdict.guards] == ["broken"]
     assert not verdict.guards_kept
     recommendation = verdict.recommendation
-    assert recommendation is not None and (recommendation.action, recommendation.parameters) == (
+    assert recommendation is not None and (recommendation.action, recommendation.params) == (
         "change_nothing",
         verdict.baseline_params,
     )

@@ -196,7 +196,7 @@ def test_a_row_that_names_another_file_has_nothing_removed(location: str, scene:
     (path.parent / "step-9-1.ckpt").touch()
     path.touch()
     scene.record(ticket, str(path))
-    reason = "this is not where tempopt keeps a checkpoint of that run"
+    reason = "this is not the folder of that run's checkpoints"
     [collection] = lifecycle.collect_garbage(scene.url)
     assert (collection.files, collection.not_removed) == ({}, {str(path): reason})
     assert lifecycle.delete(scene.url, "pairs").not_removed[str(path)] == reason
@@ -227,7 +227,9 @@ def test_a_place_that_cannot_be_reached_keeps_no_study_from_being_deleted(
 
 def test_a_study_with_agents_at_work_is_deleted_by_force_alone(scene: Scene) -> None:
     scene.take()
-    with pytest.raises(UsageError, match=r"worked on by far:7\. .*tempopt pause pairs\), or give --force"):
+    with pytest.raises(
+        UsageError, match=r"Agents work on .*far:7\. .*tempopt pause pairs\), or give --force"
+    ):
         lifecycle.delete(scene.url, "pairs")
     assert len(scene.store.list_studies()) == 1
     assert lifecycle.delete(scene.url, "pairs", force=True).agents == ["far:7"]
@@ -308,8 +310,8 @@ def test_a_run_at_work_shows_its_log_where_that_is(scene: Scene) -> None:
     [
         ("search-3", 'Study "pairs" has no search-3; it has search-0 to search-2.'),
         ("confirm-0", 'Study "pairs" has no confirm-0; it has no confirm yet.'),
-        ("serch-1", '"serch-1" is no run. Give kind and number, as in search-12; the kinds are baseline,'),
-        ("12", '"12" is no run.'),
+        ("serch-1", '"serch-1" is not a run. Give kind and number, as in search-12. Kinds: baseline,'),
+        ("12", '"12" is not a run.'),
     ],
 )
 def test_a_run_that_there_is_not_is_told(run_name: str, message: str, scene: Scene) -> None:

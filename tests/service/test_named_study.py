@@ -89,7 +89,7 @@ def test_the_temperature_as_found_is_stored_and_the_study_is_the_same_when_it_is
 @pytest.mark.parametrize("winner", [False, True])
 def test_what_is_exported_trains_at_the_temperatures_of_the_study(ended_result: Any, winner: bool) -> None:
     verdict = ended_result.verdict
-    params = verdict.params if winner else verdict.recommendation.parameters
+    params = verdict.params if winner else verdict.recommendation.params
     exported_config = yaml.safe_load(to_yaml(ended_result, winner=winner))
     assert exported_config["model"]["class_path"] == "contrast_modules.Contrast"
     script_globals = run_exported(ended_result, winner=winner)

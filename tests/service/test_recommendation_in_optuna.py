@@ -21,6 +21,6 @@ def test_optunas_study_says_what_is_recommended_once_there_is_a_verdict() -> Non
     assert attributes[RECOMMENDATION] == {
         "headline": decision.headline,
         "action": advice.action_without_training,
-        "params": advice.parameters,
+        "params": advice.params,
         "at_inference": advice.at_inference,
     }

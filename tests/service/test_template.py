@@ -14,7 +14,7 @@ import pytest
 from tempopt.errors import SpecError
 from tempopt.service.scenarios import SCENARIOS
 from tempopt.service.template import ModuleArgument, ModuleInfo, inspect_module, render_spec_template
-from tempopt.spec.collect_errors import all_faults
+from tempopt.spec.collect_errors import find_all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.spec.yaml_source import BLANK, parse
@@ -194,5 +194,5 @@ def test_the_blank_of_a_temperature_and_other_faults_are_told_together(scenario:
     text = render_spec_template(info(), scenario)
     with pytest.raises(FaultySpecError) as error:
         _load(text.replace("# trials: 12", "trials: many"))
-    paths = sorted(path for path, _ in all_faults(error.value))
+    paths = sorted(path for path, _ in find_all_faults(error.value))
     assert paths == ["study.trials", f"temperatures.{scenario}.value"]

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tempopt.errors import SpecError, UsageError
-from tempopt.spec.compared_sets import named_sets, parse_vary
+from tempopt.spec.compared_sets import normalize_sets, parse_vary
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.load import load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -29,21 +29,24 @@ def test_sets_are_mappings_texts_or_files_and_are_named_by_file_or_place(
     Path("a b.yaml").write_text("{}")
     Path("lr=2.yaml").write_text("lr: 2")
     set_args = ["{}", {"lr": 0.1}, "hot.yaml", "cold=hot.yaml", "x={lr: 2}", "lr: 3", "a b.yaml", "lr=2.yaml"]
-    sets = named_sets(set_args)
+    sets = normalize_sets(set_args)
     assert [param_set["name"] for param_set in sets] == ["A", "B", "hot", "cold", "x", "F", "G", "H"]
     hot = {"temperature_init": 2, "lr": 0.001}
     assert [param_set["parameters"] for param_set in sets] == [
         *({}, {"lr": 0.1}, hot, hot, {"lr": 2}, {"lr": 3}, {}, {"lr": 2}),
     ]
-    assert [param_set["name"] for param_set in named_sets({"plain": {}, "7": "hot.yaml"})] == ["plain", "7"]
-    assert [param_set["name"] for param_set in named_sets([{}] * 28)][24:] == ["Y", "Z", "set27", "set28"]
+    assert [param_set["name"] for param_set in normalize_sets({"plain": {}, "7": "hot.yaml"})] == [
+        "plain",
+        "7",
+    ]
+    assert [param_set["name"] for param_set in normalize_sets([{}] * 28)][24:] == ["Y", "Z", "set27", "set28"]
 
 
 def test_everything_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
     duplicate_file = tmp_path / "twice.yaml"
     duplicate_file.write_text("lr: 1\nlr: 2\n")
     with pytest.raises(SpecError) as error:
-        named_sets(["{}", "lr=0.1", "missing.yaml", "{lr: ", str(duplicate_file)])
+        normalize_sets(["{}", "lr=0.1", "missing.yaml", "{lr: ", str(duplicate_file)])
     lines = str(error.value).splitlines()
     assert len(lines) == 4
     assert "as in '{lr: 0.1}'" in lines[0]
@@ -55,8 +58,8 @@ def test_everything_that_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
 def test_a_set_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
     list_file = tmp_path / "listed.yaml"
     list_file.write_text("- {lr: 1}\n")
-    with pytest.raises(SpecError, match="is no parameter set. Give a mapping"):
-        named_sets(["{}", str(list_file)])
+    with pytest.raises(SpecError, match="is not a parameter set. Give a mapping"):
+        normalize_sets(["{}", str(list_file)])
 
 
 def test_the_spec_of_a_comparison_has_the_sets_and_nothing_of_a_search() -> None:
@@ -169,36 +172,36 @@ def test_too_few_sets_and_equal_names_are_refused(sets: list[Any], message: str)
 def test_the_length_of_a_training_may_be_what_is_compared() -> None:
     spec = make_comparison({"trainer.max_steps": 5}, {"trainer.max_steps": 9}, trainer={})
     assert spec.parameters("search", {"trainer.max_steps": 5}) == {"trainer.max_steps": 5}
-    with pytest.raises(SpecError, match="it is not said how long a run trains"):
+    with pytest.raises(SpecError, match="the length of a run is not set"):
         make_comparison({}, {"trainer.max_steps": 9}, trainer={})
 
 
 FORTY = ",".join(map(str, range(40)))
 
 
-def varied_sets(*texts: str, **settings: Any) -> list[tuple[str, dict[str, Any]]]:
+def combine_values(*texts: str, **settings: Any) -> list[tuple[str, dict[str, Any]]]:
     spec = comparison_spec(change_spec(**settings), vary=parse_vary(texts))
     assert spec.compare is not None
     return [(param_set.name, param_set.parameters) for param_set in spec.compare]
 
 
 def test_each_combination_of_values_is_a_set_named_by_them() -> None:
-    assert varied_sets("model.num_heads=1,2", "trainer.max_steps=10,20") == [
+    assert combine_values("model.num_heads=1,2", "trainer.max_steps=10,20") == [
         ("num_heads=1,max_steps=10", {"num_heads": 1, "trainer.max_steps": 10}),
         ("num_heads=1,max_steps=20", {"num_heads": 1, "trainer.max_steps": 20}),
         ("num_heads=2,max_steps=10", {"num_heads": 2, "trainer.max_steps": 10}),
         ("num_heads=2,max_steps=20", {"num_heads": 2, "trainer.max_steps": 20}),
     ]
-    assert varied_sets("temperature_init=1,2")[1] == ("temperature_init=2", {"temperature_init": 2.0})
+    assert combine_values("temperature_init=1,2")[1] == ("temperature_init=2", {"temperature_init": 2.0})
     # keys as --set writes them
-    assert varied_sets("model.init_args.norm=rms,null") == [
+    assert combine_values("model.init_args.norm=rms,null") == [
         ("norm=rms", {"norm": "rms"}),
         ("norm=null", {"norm": None}),
     ]
-    assert varied_sets("data.init_args.batch_size=8,16")[0] == ("batch_size=8", {"data.batch_size": 8})
-    nested = varied_sets("model.head.size=1,2", "data.size=3")
+    assert combine_values("data.init_args.batch_size=8,16")[0] == ("batch_size=8", {"data.batch_size": 8})
+    nested = combine_values("model.head.size=1,2", "data.size=3")
     assert nested[0][0] == "model.head.size=1,data.size=3"
-    text = varied_sets('norm="a b/c",rms')
+    text = combine_values('norm="a b/c",rms')
     assert text[0] == ("norm=a-b-c", {"norm": "a b/c"})
 
 
@@ -217,7 +220,7 @@ def test_each_combination_of_values_is_a_set_named_by_them() -> None:
 )
 def test_values_that_make_no_comparison_are_refused(texts: list[str], message: str) -> None:
     with pytest.raises((SpecError, UsageError), match=message):
-        varied_sets(*texts)
+        combine_values(*texts)
 
 
 def test_a_fault_of_a_varied_value_is_not_laid_on_the_file(tmp_path: Path) -> None:

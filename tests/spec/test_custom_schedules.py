@@ -121,7 +121,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"schedule_args.knee": [0.5, "0.7"]}, r"schedule_args.knee='0.7' is a str"),
     ({"schedule": ["cosine", "linear"]}, r"search.schedule_args.knee: it changes nothing"),
     ({"schedule": ["cosine", "{}.shapes.Knee"]}, r'Unknown schedule ".*shapes.Knee".*Or give a class'),
-    ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base of schedules"),
+    ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base class of schedules"),
     ({"schedule": ["cosine", "__main__:Knee"]}, r"program that is running, which workers cannot import"),
     ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"given a baseline, but at τ = 1"),
 ]
@@ -147,7 +147,7 @@ def test_a_wrong_name_or_number_is_told_before_anything_is_trained(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (KNEE.replace("    @dataclass(frozen=True, slots=True, kw_only=True)\n", ""), "is no dataclass"),
+        (KNEE.replace("    @dataclass(frozen=True, slots=True, kw_only=True)\n", ""), "is not a dataclass"),
         (KNEE.replace("number(0.5, low=0.01, high=1.0)", "0.5"), "Knee.knee has no range"),
         (KNEE.replace("        temperature_final: float\n", ""), "has no field temperature_final"),
         (KNEE.replace("number(0.5,", "number(1.5,"), "default 1.5 is not from 0.01 to 1.0"),
@@ -165,7 +165,7 @@ def test_a_wrong_name_or_number_is_told_before_anything_is_trained(
             "is 'hot' at progress",
         ),
         (KNEE.replace("return self", "return 1 / 0 * self"), "raised ZeroDivisionError at progress 0.0"),
-        (KNEE.replace("return self", "return 0.5 * self"), "There a schedule is at|stays between"),
+        (KNEE.replace("return self", "return 0.5 * self"), "There a schedule has to be at|stays between"),
     ],
 )
 def test_a_class_that_is_not_declared_as_a_schedule_is_refused(

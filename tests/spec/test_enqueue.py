@@ -49,10 +49,10 @@ def test_parameter_sets_are_read_from_a_file_of_their_own(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "holds no list of parameter sets. Give a line for each, with values of searched names, as in"),
-        ("{temperature_init: 1}", "holds no list of parameter sets"),
-        ("[]", "holds no list of parameter sets"),
-        ("- 3", "holds no list of parameter sets"),
+        ("", "is not a list of parameter sets. Give a line for each, with values of searched names, as in"),
+        ("{temperature_init: 1}", "is not a list of parameter sets"),
+        ("[]", "is not a list of parameter sets"),
+        ("- 3", "is not a list of parameter sets"),
         ("- {a: 1", "study.yaml:1:8: this is not valid YAML"),
     ],
 )

@@ -92,7 +92,7 @@ def test_each_kind_of_domain_becomes_optunas_distribution() -> None:
         ("dta.x", [1, 2], 'Unknown prefix "dta". Did you mean "data"? Known: data, trainer. What'),
         ("data.init_args.x", [1, 2], 'leave init_args out: write "data.x"'),
         ("trainer.max_time", [1, 2], "max_time cannot be searched"),
-        ("2fast", [1, 2], '"2fast" is no name of an argument'),
+        ("2fast", [1, 2], '"2fast" is not a name of an argument'),
         ("learned_temperature", ["head", "layer"], "Say at which value it changes nothing"),
         ("schedule", {"choices": ["cosine"], "baseline": "constant"}, "given a baseline"),
         ("top_k", {"low": 2, "high": 8, "baseline": 4}, "given a baseline"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tempopt.errors import SpecError
 from tempopt.spec.study_spec import StudySpec
-from tempopt.verdict.stages import first_tickets
+from tempopt.verdict.stages import initial_tickets
 
 VALID: dict[str, Any] = {
     "study": {
@@ -96,13 +96,13 @@ def test_a_spec_is_understood_whole_or_refused_in_words(data: dict[str, Any]) ->
         return
     reread_spec = StudySpec.from_json(spec.to_json())
     assert reread_spec.to_json() == spec.to_json() and reread_spec.identity() == spec.identity()
-    tickets = first_tickets(spec)
+    tickets = initial_tickets(spec)
     assert len(tickets) == len({(t.kind, t.number) for t in tickets})
     assert sum(t.kind == "search" for t in tickets) == spec.num_trials
 
 
 def test_the_spec_that_is_fuzzed_is_a_good_one() -> None:
-    assert len(first_tickets(StudySpec.parse(VALID, source="the test"))) == 11
+    assert len(initial_tickets(StudySpec.parse(VALID, source="the test"))) == 11
 
 
 @FUZZ

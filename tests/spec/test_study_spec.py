@@ -35,7 +35,11 @@ def test_other_parameters_give_the_baseline_more_runs_in_the_first_design() -> N
     assert make(search__lr=[0.1, 0.2], study__trials=31).num_baseline == 4
     # as it tunes generation, which is no temperature of attention
     spec_of_sampling = make(search__top_p={"low": 0.5, "high": 1.0}, study__trials=31)
-    assert (spec_of_sampling.num_baseline, spec_of_sampling.other_names, spec_of_sampling.method_names) == (
+    assert (
+        spec_of_sampling.num_baseline,
+        spec_of_sampling.ordinary_names,
+        spec_of_sampling.method_parameter_names,
+    ) == (
         4,
         ["top_p"],
         [],
@@ -327,8 +331,8 @@ def test_what_has_a_baseline_is_held_there_at_one_and_kept_by_the_search() -> No
         search__label_smoothing={"low": 0.0, "high": 0.2},
         search__normaliser=["softmax", "sparsemax"],
     )
-    assert spec.other_names == ["lr"]
-    assert sorted(spec.method_names) == ["heads", "label_smoothing", "normaliser"]
+    assert spec.ordinary_names == ["lr"]
+    assert sorted(spec.method_parameter_names) == ["heads", "label_smoothing", "normaliser"]
     assert list(spec.space("baseline")) == ["lr"] and list(spec.space("constant")) == [
         "temperature_init",
         "lr",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tempopt.storage import Store, access
-from tempopt.storage.access import MOST_SESSIONS
+from tempopt.storage.access import MAX_SESSIONS
 from tempopt.storage.access_rows import AuditRow, SessionRow, TokenRow
 
 NOW = datetime(2026, 3, 4, 5, 6, 7, 123456, tzinfo=UTC)
@@ -88,11 +88,11 @@ def test_what_was_done_is_read_newest_first_by_pages_and_by_study(store: Store) 
 def test_what_is_refused_does_not_drive_out_what_was_done(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "MOST_AUDITED", 20)
-    monkeypatch.setattr(access, "MOST_REFUSED", 5)
+    monkeypatch.setattr(access, "MAX_AUDIT_ROWS", 20)
+    monkeypatch.setattr(access, "MAX_REFUSED_AUDIT_ROWS", 5)
     store.audit([_row(study="kept")])
     store.audit([_row(status=401) for _ in range(500)])
-    monkeypatch.setattr(access, "MOST_OF_AGENTS", 7)
+    monkeypatch.setattr(access, "MAX_AGENT_AUDIT_ROWS", 7)
     store.audit(
         [_row(action=f"POST /api/agents/{action}") for action in ("join", "leave") for _ in range(300)]
     )
@@ -134,10 +134,10 @@ def test_a_session_is_read_as_it_was_written_until_it_is_ended(store: Store) -> 
 
 def test_of_one_token_the_newest_sessions_are_kept_and_none_that_is_over(store: Store) -> None:
     store.add_session(_session("over", token="other", created_at=NOW - timedelta(days=2)))
-    for number in range(MOST_SESSIONS + 3):
+    for number in range(MAX_SESSIONS + 3):
         store.add_session(_session(f"{number}", created_at=NOW + timedelta(seconds=number)))
     store.add_session(_session("theirs", token="other"))
-    numbers = [n for n in range(MOST_SESSIONS + 3) if store.session(f"{n}") is not None]
-    assert numbers == list(range(3, MOST_SESSIONS + 3))
+    numbers = [n for n in range(MAX_SESSIONS + 3) if store.session(f"{n}") is not None]
+    assert numbers == list(range(3, MAX_SESSIONS + 3))
     assert store.session("over") is None
     assert store.session("theirs") is not None

@@ -181,12 +181,12 @@ def test_a_place_that_only_the_database_names_is_not_reached(url: str, tmp_path:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.1)
         location = url.format(port=server.getsockname()[1], folder=tmp_path)
-        with pytest.raises(UsageError, match="is no place for checkpoints.*begins with one of file://"):
+        with pytest.raises(UsageError, match="is not supported for checkpoints.*begin with one of file://"):
             checkpoints.disk_usage(location)
         assert list(checkpoints.remove([f"{location}/step-1-1.ckpt"]).not_removed) == [
             f"{location}/step-1-1.ckpt"
         ]
-        with pytest.raises(UsageError, match="is no place for checkpoints"):
+        with pytest.raises(UsageError, match="is not supported for checkpoints"):
             checkpoints.absolute(location)
         with pytest.raises(TimeoutError):
             server.accept()

@@ -26,7 +26,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "_AGAIN_SECONDS", (0.0, 0.0))
+    monkeypatch.setattr(connection, "_RETRY_SECONDS", (0.0, 0.0))
 
 
 def _connection_with(

@@ -170,7 +170,7 @@ def test_a_folder_in_which_nothing_can_be_written_is_told(locked_folder: Path) -
 
 def test_a_database_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempopt.storage.engines.BUSY_SECONDS", 0.01)
-    monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("tempopt.storage.database._MAX_LOCK_SECONDS", 0.05)
     file = tmp_path / "x.db"
     with open_store(str(file)) as store, closing(sqlite3.connect(file, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -142,7 +142,7 @@ def test_a_server_that_takes_no_writes_for_a_while_is_waited_for(
     result = search(small(), storage=limited_server.url, workers=1, observer=watcher)
     timers[0].join()
     assert is_same_study(read_study(result, limited_server.url), in_peace)
-    (note,) = [note for note in watcher.notes if "takes no writes for now" in note]
+    (note,) = [note for note in watcher.notes if "accepts no writes now" in note]
     assert "Training continues" in note and "SQLite" not in note
     assert [note for note in watcher.notes if "The store is back" in note] == [watcher.notes[-1]]
 
@@ -213,7 +213,7 @@ def test_runs_that_were_lost_are_asked_for_again_and_nothing_was_decided_without
     finally:
         storage.remove_session()
         storage.engine.dispose()
-    assert "1 of 1 runs that failed on every attempt are trained again" in watcher.notes[0]
+    assert "1 of 1 runs that failed on every attempt are repeated" in watcher.notes[0]
     assert "no space left on the device" in watcher.notes[0]
     # asked once more, it is nothing
     assert is_same_study(read_study(resume("toy", storage=url, workers=1, retry_failed=True), url), in_peace)
@@ -229,17 +229,17 @@ def test_pairs_that_a_verdict_lacks_are_replaced_by_fresh_ones_once_and_counted_
             small(max_attempts=1, seeds={"choose": 1, "confirm": 3}), storage=url, workers=1
         )
     assert first_result.verdict is not None and (
-        first_result.verdict.looks,
-        first_result.verdict.total.dropped,
+        first_result.verdict.verdict_number,
+        first_result.verdict.primary.dropped,
     ) == (1, 1)
     text = "\n".join(full_lines(first_result))
     assert "tempopt resume toy --retry-failed" in text
     watcher = Watcher()
     second_result = resume("toy", storage=url, workers=1, retry_failed=True, observer=watcher)
-    assert second_result.verdict is not None and second_result.verdict.looks == 2
+    assert second_result.verdict is not None and second_result.verdict.verdict_number == 2
     assert "--retry-failed" not in "\n".join(full_lines(second_result))
-    assert second_result.verdict.total.paired.n_pairs == first_result.verdict.total.paired.n_pairs + 2
-    assert "2 fresh pairs are trained in place of those that the verdict did without" in watcher.notes[0]
+    assert second_result.verdict.primary.paired.n_pairs == first_result.verdict.primary.paired.n_pairs + 2
+    assert "2 fresh pairs are trained in place of those that the verdict lacked" in watcher.notes[0]
     facts_before = facts(url)
     assert resume("toy", storage=url, workers=1, retry_failed=True).verdict == second_result.verdict
     assert facts(url) == facts_before

@@ -43,7 +43,7 @@ def test_agents_that_begin_at_one_moment_make_one_study(tmp_path: Path) -> None:
 def test_a_study_of_another_program_is_not_taken(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tempopt.db"
     optuna.create_study(study_name="toy", storage=url).add_trial(optuna.trial.create_trial(value=1.0))
-    with pytest.raises(UsageError, match="tempopt did not make"):
+    with pytest.raises(UsageError, match="tempopt did not create"):
         make_study(url, name="toy", direction="minimize", metric="val_loss")
 
 
@@ -56,12 +56,12 @@ def test_studies_whose_names_differ_in_case_alone_never_share_optunas(
     first_study = store.create_study("Base", {}, "0")
     store.add_tickets(first_study.id, [new_ticket(0)])
     store.begin(take_next(store, first_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
-    with pytest.raises(UsageError, match=f'takes the names "Base" and "{other_name}" for one and the same'):
+    with pytest.raises(UsageError, match=f'treats the names "Base" and "{other_name}" as the same'):
         make_study(store.url, name=other_name, direction="minimize", metric="val_loss")
     # one that was begun all the same, by an earlier program or with Optuna's study deleted meanwhile
     second_study = store.create_study(other_name, {}, "0")
     store.add_tickets(second_study.id, [new_ticket(0)])
-    with pytest.raises(StorageError, match="not in the database any more"):
+    with pytest.raises(StorageError, match="has been deleted from the database"):
         store.begin(take_next(store, second_study).id, 1, PARAMETERS, SAMPLED, TRIAL)
     store.delete_study(other_name)
     assert optuna.get_all_study_names(store.url) == ["Base"]

@@ -337,7 +337,9 @@ def test_a_trial_in_a_study_that_was_deleted_is_refused_with_what_to_do(
 ) -> None:
     optuna.delete_study(study_name="example", storage=storage)
     ticket = take_next(store, study)
-    with pytest.raises(StorageError, match=r'Optuna\'s study "example" is not in the database.*tempopt show'):
+    with pytest.raises(
+        StorageError, match=r'Optuna\'s study "example" has been deleted from the database.*tempopt show'
+    ):
         store.begin(ticket.id, 1, PARAMETERS, SAMPLED, TRIAL)
     assert store.tickets(study.id)[1].parameters is None
 

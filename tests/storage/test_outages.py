@@ -13,7 +13,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from tempopt.errors import StorageError, StoreUnreachable
-from tempopt.storage.database_errors import error_kind, to_storage_error
+from tempopt.storage.database_errors import classify_error, raise_storage_error
 from tempopt.storage.opening import open_store
 from tempopt.storage.urls import parse_database_url
 from tests.servers import PrivateServer
@@ -41,7 +41,7 @@ def test_a_store_works_again_when_a_killed_server_is_back(private: PrivateServer
         study = store.create_study("example", {}, "")
         private.kill()
         for call in (store.list_studies, lambda: store.set_state(study.id, "paused")):
-            with pytest.raises(StoreUnreachable, match="See that the server is running"):
+            with pytest.raises(StoreUnreachable, match="Check that the server is running"):
                 call()
         with pytest.raises(StoreUnreachable):
             open_store(private.url("test"))
@@ -118,7 +118,7 @@ def test_who_sleeps_with_a_lock_is_cut_off_and_the_others_go_on(
 
 def test_waiting_for_a_lock_too_long_is_told_as_such(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempopt.storage.engines.LOCK_SECONDS", 1)
-    monkeypatch.setattr("tempopt.storage.database._PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tempopt.storage.database._MAX_LOCK_SECONDS", 0.0)
     with open_store(url) as store, open_store(url) as other_store:
         study = store.create_study("example", {}, "")
 
@@ -136,7 +136,7 @@ def test_a_refused_connection_is_an_outage(backend: str) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     scheme = {"postgresql": "postgresql", "mariadb": "mysql"}[backend]
-    with pytest.raises(StoreUnreachable, match=r"refused.*See that the server is running"):
+    with pytest.raises(StoreUnreachable, match=r"refused.*Check that the server is running"):
         open_store(f"{scheme}://me:p%40ss@127.0.0.1:{port}/test")
 
 
@@ -212,13 +212,13 @@ def test_outages_are_told_apart_from_mistakes(backend: str) -> None:
         errors = {pymysql.err.OperationalError(*args): kind for args, kind in MYSQL.items()}
         dialect = "mysql"
     for error, kind in errors.items():
-        assert error_kind(dialect, OperationalError("", {}, error)) == kind, error
+        assert classify_error(dialect, OperationalError("", {}, error)) == kind, error
 
 
 @pytest.mark.parametrize(
     ("message", "advice"),
     [
-        ("cannot execute UPDATE in a read-only transaction", "The server takes no writes for now"),
+        ("cannot execute UPDATE in a read-only transaction", "The server accepts no writes now"),
         ("could not extend file base/1: No space left on device", "Free some space"),
         ("FATAL: could not write init file", "Free some space"),
         ('Error writing file (Errcode: 28 "No space left on device")', "Free some space"),
@@ -232,5 +232,5 @@ def test_what_is_advised_about_a_server_is_about_servers(backend: str, message: 
     fault = OperationalError("", {}, Exception(message))
     fault.orig.sqlstate = "53100"  # type: ignore[union-attr]
     with pytest.raises(StorageError, match=re.escape(advice)) as error:
-        to_storage_error(parse_database_url(f"{name}://me:secret@host/studies"), name, fault)
+        raise_storage_error(parse_database_url(f"{name}://me:secret@host/studies"), name, fault)
     assert "SQLite" not in str(error.value)

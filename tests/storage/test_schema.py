@@ -106,7 +106,7 @@ def test_a_lock_is_released_when_the_new_version_can_be_read(backend: str, url: 
     def look(*arguments: object) -> None:
         if "RELEASE_LOCK" in str(arguments[2]):
             second_database = Database(parse_database_url(url))
-            versions.append(second_database.read(schema._look)[0])
+            versions.append(second_database.read(schema._read_version)[0])
             second_database.close()
 
     event.listen(Engine, "before_cursor_execute", look)
@@ -192,6 +192,6 @@ def test_a_failed_migration_leaves_a_database_as_it_was(
 def test_an_old_server_is_refused_with_the_version_that_is_needed(
     backend: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "_OLDEST", dict.fromkeys(schema._OLDEST, (99, 1)))
+    monkeypatch.setattr(schema, "_MIN_VERSIONS", dict.fromkeys(schema._MIN_VERSIONS, (99, 1)))
     with pytest.raises(StorageError, match=rf"(?i)^{backend} [0-9.]+ is too old: 99\.1 or later is needed"):
         open_store(url)

@@ -21,7 +21,7 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.queries import STAGES
 from tempopt.storage.rows import (
     KINDS,
-    LARGEST_VALUE,
+    MAX_VALUE,
     Kind,
     Measurement,
     NewTicket,
@@ -64,7 +64,7 @@ def test_a_study_comes_back_as_it_was_written(store: Store) -> None:
 
 
 def test_a_name_is_given_once(store: Store, study: StudyRow) -> None:
-    with pytest.raises(StorageError, match=r'has a study "example" already.*tempopt resume example'):
+    with pytest.raises(StorageError, match=r'already has a study "example".*tempopt resume example'):
         store.create_study("example", {}, "other")
     assert store.load_study("example") == study
 
@@ -310,7 +310,7 @@ def test_tickets_of_a_study_that_was_deleted_are_refused(store: Store, study: St
         lambda: store.news(study.id, {}),
         lambda: store.write(study.id, [], agent="agent", lease=HOUR),
     ):
-        with pytest.raises(StudyNotFound, match="deleted meanwhile"):
+        with pytest.raises(StudyNotFound, match="has been deleted"):
             attempt()
     assert take(store, study.id) is None
 
@@ -405,7 +405,7 @@ def test_measurements_are_found_by_ticket_and_by_name(store: Store, study: Study
 
 
 # SQLite keeps no sign of a zero.
-FINITE = st.floats(-LARGEST_VALUE, LARGEST_VALUE).map(lambda value: value + 0.0)
+FINITE = st.floats(-MAX_VALUE, MAX_VALUE).map(lambda value: value + 0.0)
 
 
 @QUICK

@@ -58,10 +58,10 @@ def test_a_path_may_be_absolute_or_begin_in_the_home_folder(monkeypatch: pytest.
     [
         ("postgrsql://h/d", r'Unknown database "postgrsql"\. Did you mean "postgresql"\? Known: sqlite,'),
         ("postgresql+psycopg2://h/d", r'Unknown database "postgresql\+psycopg2"'),
-        ("sqlite://", "names no file"),
-        ("sqlite:///:memory:", "names no file.*sqlite:///tempopt.db"),
-        ("sqlite://x.db", "names no file"),
-        ("", "names no file"),
+        ("sqlite://", "does not name a file"),
+        ("sqlite:///:memory:", "does not name a file.*sqlite:///tempopt.db"),
+        ("sqlite://x.db", "does not name a file"),
+        ("", "does not name a file"),
         ("postgresql://u@host", "names no database"),
         ("postgresql://u@host:port/d", "cannot be read"),
     ],
@@ -112,12 +112,12 @@ def test_a_password_that_was_not_encoded_is_refused_and_hidden_whole(url: str) -
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://u@h/d?bogus=1", "has options that cannot be given in a URL: bogus. Take them out."),
+        ("mysql://u@h/d?bogus=1", "has options that are not supported in a URL: bogus. Remove them."),
         (
             "mysql://u@h/d?ssl_ca=/x&cursorclass=1&host=a",
-            "options that cannot be given in a URL: cursorclass, host.",
+            "options that are not supported in a URL: cursorclass, host.",
         ),
-        ("postgresql://u@h/d?row_factory=1", "options that cannot be given in a URL: row_factory."),
+        ("postgresql://u@h/d?row_factory=1", "options that are not supported in a URL: row_factory."),
         ("x" * 5000, "cannot be used: File name too long. Give another path."),
         ("sqlite:///~no-such-user/x.db", "cannot be used: Could not determine home directory."),
         ("sqlite:///a\0b", "The storage URL holds the character NUL."),

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.errors import UsageError
-from tempopt.storage.changes import MOST_SECONDS, MetricReported, RunEnded, RunOutcome, clamp_seconds
+from tempopt.storage.changes import MAX_SECONDS, MetricReported, RunEnded, RunOutcome, clamp_seconds
 from tempopt.storage.http.wire import change_from_plain, change_to_plain, changes_from_plain
-from tempopt.storage.rows import LARGEST_VALUE, Measurement, is_finite
+from tempopt.storage.rows import MAX_VALUE, Measurement, is_finite
 from tests.storage.scenes import assert_fields
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -83,7 +83,7 @@ UNFIT: list[dict[str, Any]] = [
         for name in ("seconds", "gpu_seconds")
         for value in (-1.0, 1.7e308, True, "1")
     ),
-    run_ended(checkpoint_seconds=MOST_SECONDS * 1.01),
+    run_ended(checkpoint_seconds=MAX_SECONDS * 1.01),
     run_ended(seconds=math.nan),
     *(run_ended(steps=steps) for steps in (-1, 2**53)),
     *(run_ended(**{name: -1}) for name in ("diverged_at", "peak_memory")),
@@ -122,7 +122,7 @@ def test_nothing_happens_after_the_end_of_an_attempt(changes: list[dict[str, Any
 # ---- values and times as they count
 
 
-BEYOND = [math.nextafter(LARGEST_VALUE, math.inf), -1e160, 1.7e308]
+BEYOND = [math.nextafter(MAX_VALUE, math.inf), -1e160, 1.7e308]
 
 
 @pytest.mark.parametrize("value", [*BEYOND, math.inf, -math.inf, math.nan])
@@ -132,7 +132,7 @@ def test_a_value_beyond_the_largest_counts_as_none(value: float) -> None:
     assert math.isnan(Measurement(ticket_id=1, step=1, name="validate", value=value).value)
 
 
-@pytest.mark.parametrize("value", [0.0, 3.4e38, -LARGEST_VALUE, LARGEST_VALUE])
+@pytest.mark.parametrize("value", [0.0, 3.4e38, -MAX_VALUE, MAX_VALUE])
 def test_a_value_up_to_the_largest_stays_as_it_is(value: float) -> None:
     assert is_finite(value)
     assert MetricReported(ticket_id=1, attempt=1, step=1, value=value).value == value
@@ -154,11 +154,11 @@ def test_a_complete_run_whose_value_is_beyond_the_largest_has_diverged(value: fl
         (-1.0, 0.0),
         (0.0, 0.0),
         (7.5, 7.5),
-        (MOST_SECONDS, MOST_SECONDS),
-        (1e300, MOST_SECONDS),
-        (math.inf, MOST_SECONDS),
+        (MAX_SECONDS, MAX_SECONDS),
+        (1e300, MAX_SECONDS),
+        (math.inf, MAX_SECONDS),
         (-math.inf, 0.0),
-        (math.nan, MOST_SECONDS),
+        (math.nan, MAX_SECONDS),
     ],
 )
 def test_seconds_count_from_none_to_the_most(stored_seconds: float, counts: float) -> None:

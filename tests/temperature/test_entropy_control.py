@@ -16,15 +16,15 @@ from tempopt.temperature import (
     NEUTRAL,
     ControlParameters,
     active_groups,
-    at_constant,
     check_parameter,
     drop_unused_params,
     is_controlled,
     is_neutral,
     is_scheduled,
+    list_temperatures,
+    make_constant,
     remove_part,
     same_training,
-    temperatures_of,
     to_neutral,
     training_key,
 )
@@ -105,7 +105,7 @@ def test_neutral_is_without_control() -> None:
     for name in CONTROL_PARAMETERS:
         check_parameter(name, NEUTRAL[name])
     assert not is_neutral(drop_unused_params({**LEVEL, "temperature_init": 1.0}))
-    assert temperatures_of({"entropy_control": "hold", "contrast.as_found": 0.5}) == ("", "contrast")
+    assert list_temperatures({"entropy_control": "hold", "contrast.as_found": 0.5}) == ("", "contrast")
 
 
 @given(controlled_params())
@@ -124,7 +124,7 @@ def test_a_plan_under_control_without_its_parts_is_neutral(parameters: dict[str,
 
 @given(controlled_params(), st.floats(0.1, 10))
 def test_a_constant_takes_the_place_of_control(parameters: dict[str, Any], level: float) -> None:
-    constant = at_constant(parameters, level)
+    constant = make_constant(parameters, level)
     assert not is_controlled(constant) and not is_scheduled(constant)
     assert constant["temperature_init"] == level
 

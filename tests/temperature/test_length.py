@@ -78,7 +78,7 @@ def test_the_formula_is_the_same_over_an_array_and_with_its_constant_held(
 ) -> None:
     expected = [scaling.factor(n) for n in num_keys]
     for constant in (None, np.array(scaling.constant)):
-        factors = scaling.factor_of(np.array(num_keys), np.log, constant) * np.ones(len(num_keys))
+        factors = scaling.elementwise_factor(np.array(num_keys), np.log, constant) * np.ones(len(num_keys))
         assert factors == pytest.approx(expected, rel=1e-12)
 
 

@@ -16,26 +16,26 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
     active_groups,
-    at_constant,
     check_parameter,
     drop_unused_params,
-    groups_of,
+    group_by_temperature,
     initial_named_temperatures,
     is_neutral,
     is_scheduled,
     join_name,
+    list_temperatures,
+    make_constant,
     mean_level,
     neutral_values,
     parameters_of_temperature,
     remove_part,
     same_training,
     split_name,
-    temperatures_of,
     to_neutral,
     training_key,
 )
 from tempopt.temperature.parameters import is_float_param
-from tempopt.temperature.plan_parts import part_names, parts_of
+from tempopt.temperature.plan_parts import part_parameters, possible_parts
 from tests.temperature.schedule_strategies import LEVELS, OTHERS, SHAPES, schedule_params
 
 FIELDS = sorted({*LEVELS, *SHAPES, "schedule", "schedule_args.knee"})
@@ -109,7 +109,7 @@ def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -
         "lr": 1,
         "temperature_init": 2.0,
     }
-    assert groups_of(parameters) == {
+    assert group_by_temperature(parameters) == {
         "": {"lr": 1, "temperature_init": 2.0},
         "contrast": {"as_found": 0.5, "temperature_init": 0.1},
     }
@@ -117,12 +117,14 @@ def test_a_parameter_set_says_which_temperatures_it_has_and_where_they_began() -
     assert initial_named_temperatures({"gate.schedule": "linear", "lr": 1}) == {"gate": 1.0}
     assert parameters_of_temperature(parameters, "contrast") == {"temperature_init": 0.1, "warmup_start": 0.5}
     assert parameters_of_temperature(parameters, "") == {"lr": 1, "temperature_init": 2.0}
-    assert temperatures_of(parameters) == ("", "contrast")
-    assert temperatures_of({"contrast.as_found": 0.5, "lr": 1}) == ("contrast",)
-    assert temperatures_of({"lr": 1}) == ("",)
-    assert parts_of({"lr": 1}) == parts_of(parameters)[:-2]
-    assert parts_of(parameters)[-2:] == ("contrast.schedule", "contrast.level")
-    assert part_names("contrast.level") == {f"contrast.{name}" for name in (*LEVELS, "temperature_knots")}
+    assert list_temperatures(parameters) == ("", "contrast")
+    assert list_temperatures({"contrast.as_found": 0.5, "lr": 1}) == ("contrast",)
+    assert list_temperatures({"lr": 1}) == ("",)
+    assert possible_parts({"lr": 1}) == possible_parts(parameters)[:-2]
+    assert possible_parts(parameters)[-2:] == ("contrast.schedule", "contrast.level")
+    assert part_parameters("contrast.level") == {
+        f"contrast.{name}" for name in (*LEVELS, "temperature_knots")
+    }
 
 
 def test_values_that_it_cannot_have_are_refused() -> None:
@@ -225,7 +227,7 @@ def test_no_temperature_acts_on_another(
             )
     assert active_groups(joint_params) == tuple(
         part
-        for part in parts_of(joint_params)
+        for part in possible_parts(joint_params)
         if part in (*active_groups(alone[0]), *active_groups(alone[1]), *active_groups(alone[2]))
     )
     same = training_key(joint_params) == training_key(joint_params | to_neutral(alone[1]))
@@ -240,7 +242,7 @@ def test_own_schedules_go_with_their_numbers_and_leave_those_of_others() -> None
         "contrast.temperature_final": 0.1,
         "schedule_args.knee": 0.7,
     }
-    constant_params = at_constant(parameters, 0.2, "contrast")
+    constant_params = make_constant(parameters, 0.2, "contrast")
     assert constant_params == {
         "contrast.as_found": 0.5,
         "contrast.schedule": "constant",

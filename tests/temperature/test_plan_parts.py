@@ -19,8 +19,8 @@ from tempopt.temperature import (
     TEMPERATURE_PARAMETERS,
     TemperatureParameters,
     active_groups,
-    at_constant,
     drop_unused_params,
+    make_constant,
     mean_level,
     remove_part,
     same_training,
@@ -82,10 +82,10 @@ def test_the_mean_level_is_the_geometric_mean_over_training(parameters: dict[str
 def test_a_constant_in_place_of_a_schedule_leaves_everything_else(
     parameters: dict[str, Any], level: float
 ) -> None:
-    constant_params = at_constant(parameters, level)
+    constant_params = make_constant(parameters, level)
     assert set(course(constant_params)) == {level}
     assert outside_group(constant_params, "schedule") == outside_group(parameters, "schedule")
-    assert same_training(at_constant(constant_params, level), constant_params)
+    assert same_training(make_constant(constant_params, level), constant_params)
 
 
 @given(plans())

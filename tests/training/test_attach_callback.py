@@ -152,7 +152,7 @@ def test_after_baking_the_model_is_validated_as_it_is_and_not_trained_on(fit_sto
     assert value(model, callback) == validated
     pl_trainer.save_checkpoint("trained.ckpt")
     assert value(toys.Stock.load_from_checkpoint("trained.ckpt", weights_only=True)) == validated
-    with pytest.raises(AttachError, match="written into its weights, so training would continue without it"):
+    with pytest.raises(AttachError, match="baked into its weights, so training would continue without it"):
         quiet_trainer(callback, max_steps=24).fit(model, datamodule=Data())
 
 

@@ -14,7 +14,7 @@ import torch
 
 from tempopt.agent.process import WorkerProcess
 from tempopt.attention.analysis.heatmap import heatmap
-from tempopt.training.attention_maps import MOST_BYTES, AttentionMaps
+from tempopt.training.attention_maps import MAX_BYTES, AttentionMaps
 from tempopt.training.messages import MOMENTS
 from tempopt.training.run import LightningRun
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
@@ -104,7 +104,7 @@ def test_all_maps_together_are_small(layers: int, heads: int) -> None:
     assert maps.to_json is not None and list(maps.to_json["moments"]) == list(MOMENTS)
     for moment in maps.to_json["moments"].values():
         moment["measures"] = []
-    assert len(json.dumps(maps.to_json)) < 1.05 * MOST_BYTES
+    assert len(json.dumps(maps.to_json)) < 1.05 * MAX_BYTES
     mapped_heads = {
         (head_map["layer"], head_map["head"]) for head_map in maps.to_json["moments"]["end"]["heads"]
     }

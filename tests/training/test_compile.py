@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tempopt.errors import SpecError
-from tempopt.temperature import with_learned_temperatures
+from tempopt.temperature import add_learned_temperatures
 from tempopt.training import compiling
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Finished, Report
@@ -117,7 +117,7 @@ def test_one_set_of_graphs_serves_every_value_of_a_temperature_that_is_registere
     for last in (0.5, 0.1, 0.03):
         parameters: dict[str, Any] = {"contrast.as_found": 0.5}
         moving = {**parameters, "contrast.schedule": "linear", "contrast.temperature_final": last}
-        parameters = with_learned_temperatures(parameters, 10.0 * last) if learned else moving
+        parameters = add_learned_temperatures(parameters, 10.0 * last) if learned else moving
         run = LightningRun(
             request_for("contrast_modules.Registered", parameters=parameters, **options), listener()
         )

@@ -93,7 +93,7 @@ def seed_loaders(train_dataloader: Any) -> tuple[Any, list[bool]]:
     module = L.LightningModule()
     module.train_dataloader = train_dataloader  # type: ignore[method-assign]
     notices: list[bool] = []
-    seed_data(module, None, seed=0, data_seed=0, not_resumable=lambda: notices.append(True))
+    seed_data(module, None, seed=0, data_seed=0, on_not_resumable=lambda: notices.append(True))
     return module.train_dataloader(), notices
 
 
@@ -174,7 +174,7 @@ def test_a_sampler_that_gives_each_rank_its_share_is_not_divided_again() -> None
 def test_validation_data_are_not_divided() -> None:
     module = L.LightningModule()
     module.val_dataloader = LOADERS["shuffled"]  # type: ignore[method-assign]
-    seed_data(module, None, seed=0, data_seed=0, not_resumable=lambda: None, ranks=ranks(2)[1])
+    seed_data(module, None, seed=0, data_seed=0, on_not_resumable=lambda: None, ranks=ranks(2)[1])
     assert len(module.val_dataloader()) == 8
 
 

@@ -135,7 +135,7 @@ def test_gradients_are_summed_over_batches_at_one_temperature(
 
 def test_attention_that_is_not_seen_is_said(module: AttentionModule, data: torch.Tensor) -> None:
     module.attends = False
-    with pytest.raises(UsageError, match=r"attention of layers \[0, 1\] was not seen"):
+    with pytest.raises(UsageError, match=r"attention of layers \[0, 1\] was not observed"):
         train(module, data, EntropyControl())
 
 

@@ -98,7 +98,7 @@ def test_what_is_learned_is_what_a_parameter_of_the_module_would_learn(
     assert tau == pytest.approx(float(plain.tau().detach()), rel=1e-5)
     assert abs(math.log(tau / 0.5)) > 1e-3
     torch.testing.assert_close(module.layer.weight, plain.layer.weight, rtol=1e-4, atol=1e-6)
-    assert learned.without_gradient == []
+    assert learned.names_without_gradient == []
     (curve,) = learned.curves.values()
     assert curve[0] == [0, pytest.approx(0.5)] and curve[-1][1] == pytest.approx(tau)
     attachment.detach()
@@ -129,7 +129,7 @@ def test_what_no_gradient_reaches_is_named() -> None:
     attachment = attach_value(module, "scale", {})
     learned = LearnedTemperatureCallback({"contrast": attachment}, lr_ratio=RATIO)
     train(module, learned)
-    assert learned.without_gradient == ["contrast"]
+    assert learned.names_without_gradient == ["contrast"]
     assert attachment.temperatures == pytest.approx((0.5,))
 
 

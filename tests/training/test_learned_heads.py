@@ -150,7 +150,7 @@ def test_heads_of_a_layer_that_attends_late_learn_from_then_on() -> None:
         for head in range(heads)
     }
     assert all(abs(math.log(curve[-1][1])) > 1e-3 for curve in learned.curves.values())
-    assert learned.without_gradient == []
+    assert learned.names_without_gradient == []
 
 
 def test_heads_keep_their_temperatures_where_a_module_moves_and_their_number() -> None:

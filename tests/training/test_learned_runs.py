@@ -14,7 +14,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from tempopt.agent.process import WorkerProcess
-from tempopt.temperature import with_learned_temperatures
+from tempopt.temperature import add_learned_temperatures
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Stage, Started
 from tempopt.training.run import LightningRun
@@ -93,7 +93,7 @@ def make_request(request_for: Any) -> RequestMaker:
         setup = dict({**SETUPS, **CONTROLLED}[setup_name])
         learns = setup.pop("of", True)
         if setup_name in SETUPS:
-            setup["parameters"] = with_learned_temperatures(setup["parameters"], ratio, learns=learns)
+            setup["parameters"] = add_learned_temperatures(setup["parameters"], ratio, learns=learns)
         request: RunRequest = request_for(
             **{**setup, "ticket": next(TICKETS), "reads_temperature": True, **options}
         )

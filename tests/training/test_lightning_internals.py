@@ -44,7 +44,7 @@ class BatchRecorder(L.Callback):
 
 
 def test_the_installed_version_is_one_that_this_was_proved_with() -> None:
-    assert L.__version__.rpartition(".")[0] in internals.PROVED
+    assert L.__version__.rpartition(".")[0] in internals.TESTED_VERSIONS
 
 
 def test_private_attributes_of_the_trainer_are_used_in_one_file() -> None:

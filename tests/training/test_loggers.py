@@ -25,7 +25,7 @@ from tempopt.training import trackers
 from tempopt.training.build import check_space
 from tempopt.training.dry_run import dry_run
 from tempopt.training.identity import run_identity
-from tempopt.training.loggers import loggers_given
+from tempopt.training.loggers import parse_loggers
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest, Started
 from tempopt.training.run import LightningRun
 from tempopt.training.trackers import Trackers
@@ -375,7 +375,7 @@ def test_without_a_label_nothing_is_logged_and_a_module_still_has_its_loggers(
 
 
 def test_only_the_first_rank_makes_loggers(request_for: Any, listener: Any, tmp_path: Path) -> None:
-    (logger_specs, _) = loggers_given([csv_logger(tmp_path)])
+    (logger_specs, _) = parse_loggers([csv_logger(tmp_path)])
     run = LightningRun(request_for(), listener())
     for rank, count in ((0, 1), (1, 0)):
         trackers = Trackers(
@@ -432,16 +432,16 @@ def test_what_is_wrong_with_a_logger_is_said_before_anything_is_trained(
 
 @pytest.mark.parametrize("logger", [None, False, []])
 def test_no_logger_is_none(logger: Any) -> None:
-    assert loggers_given(logger) == ([], [])
+    assert parse_loggers(logger) == ([], [])
 
 
 def test_a_name_that_is_given_is_kept_and_runs_of_two_studies_stay_apart() -> None:
     ours = {"class_path": "CSVLogger", "init_args": {"save_dir": "logs", "name": "mine"}}
-    ((logger_spec,), _) = loggers_given(ours)
+    ((logger_spec,), _) = parse_loggers(ours)
     logger = logger_spec.make(LABEL)
     assert (logger.name, logger.version) == ("mine", "warm-search-0012")
     wandb = {"class_path": "WandbLogger", "dict_kwargs": {"group": "g", "tags": ["t"]}}
-    ((logger_spec,), _) = loggers_given(wandb)
+    ((logger_spec,), _) = parse_loggers(wandb)
     init = logger_spec.make(LABEL)._wandb_init
     assert (init["group"], init["tags"], init["name"]) == ("g", ["t"], "search-0012")
 
@@ -488,7 +488,7 @@ def test_a_server_that_says_nothing_is_waited_for_by_one_run_and_left_out_of_the
 def test_tracker_timeouts_are_short_unless_the_environment_sets_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ((logger_spec,), _) = loggers_given({"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path)}})
+    ((logger_spec,), _) = parse_loggers({"class_path": "CSVLogger", "init_args": {"save_dir": str(tmp_path)}})
     # set first, so that both are as they were when the test is over
     for name in ("MLFLOW_HTTP_REQUEST_TIMEOUT", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "WANDB_FINISH_TIMEOUT"):
         monkeypatch.setenv(name, "")

@@ -189,7 +189,10 @@ def test_padded_queries_have_no_part_in_the_entropy_term() -> None:
     [
         ({"schedule": "cosin"}, 'Unknown schedule "cosin". Did you mean "cosine"'),
         ({"validate_at": "end"}, "validate_at"),
-        ({"normaliser": "top_k", "entropy_lambda": 0.1}, "entropy_lambda=0.1 cannot be had with normaliser"),
+        (
+            {"normaliser": "top_k", "entropy_lambda": 0.1},
+            "entropy_lambda=0.1 is not supported with normaliser",
+        ),
     ],
 )
 def test_what_no_temperature_can_be_is_refused(wrong: dict[str, Any], complaint: str) -> None:

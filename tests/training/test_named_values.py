@@ -84,7 +84,7 @@ def test_at_the_temperature_as_found_a_run_is_bit_for_bit_that_without_it(
     plain = LightningRun(make_request({}, init={"reads": reads}, compared=True, evaluations=TEST), listener())
     expected = plain.execute()
     named_run = LightningRun(make_request(at(reads, transform), init={"reads": reads}), listener())
-    assert named_run.values.initial_values["contrast"] == pytest.approx(0.5, rel=1e-6)
+    assert named_run.values.initial_temperatures["contrast"] == pytest.approx(0.5, rel=1e-6)
     # 0.5 is what a person writes of a logarithm in single precision
     for written, parameters in (
         (None, {}),

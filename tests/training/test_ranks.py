@@ -367,7 +367,7 @@ def test_a_wrong_spec_is_said_once(make: Any, doomed_worker: WorkerProcess, two:
     assert failed.kind == "usage"
     assert doomed_worker.ready is False
     assert doomed_worker.receive() is None
-    assert doomed_worker.exit_description() == "the worker was ended, since one of its ranks had failed"
+    assert doomed_worker.exit_description() == "the worker was ended because one of its ranks had failed"
 
 
 def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(

@@ -64,8 +64,8 @@ def test_it_is_read_by_its_name_and_has_the_temperature_as_found() -> None:
 @pytest.mark.parametrize(
     ("registered", "message"),
     [
-        ({"Contrast": 0.5}, '"Contrast" is no name of a temperature. Give lower-case letters, digits'),
-        ({"schedule": 0.5}, '"schedule" is no name of a temperature.'),
+        ({"Contrast": 0.5}, '"Contrast" is not a name of a temperature. Give lower-case letters, digits'),
+        ({"schedule": 0.5}, '"schedule" is not a name of a temperature.'),
         ({"contrast": 0.0}, r"temperature.*0\.0.*1e-06 to 1e\+06"),
         ({"inverse": 0.5}, '"inverse" is kept at self.inverse_temperature, and Plain has that already'),
     ],

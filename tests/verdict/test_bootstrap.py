@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap, t
 
-from tempopt.verdict.statistics.bootstrap import FEWEST, paired_bootstrap
+from tempopt.verdict.statistics.bootstrap import MIN_UNITS, paired_bootstrap
 
 
 def test_many_units_have_the_interval_of_scipys_bootstrap_of_a_weighted_mean() -> None:
@@ -29,7 +29,7 @@ def test_many_units_have_the_interval_of_scipys_bootstrap_of_a_weighted_mean() -
     assert interval.high == pytest.approx(expected.high, abs=0.04 * width)
 
 
-@pytest.mark.parametrize("units", [FEWEST, 30])
+@pytest.mark.parametrize("units", [MIN_UNITS, 30])
 def test_few_normal_units_have_about_the_interval_of_students_t(units: int) -> None:
     draw = np.random.default_rng(units)
     rows = draw.normal(0.3, 1.0, size=(40, units))
@@ -68,7 +68,7 @@ def test_the_same_seed_draws_the_same_and_all_rows_are_averaged_on_the_same_draw
 
 
 def test_a_difference_of_few_items_has_no_interval() -> None:
-    few_values, enough_values = [1.0] * (FEWEST - 1) + [0.0] * 91, [1.0] * FEWEST + [0.0] * 90
+    few_values, enough_values = [1.0] * (MIN_UNITS - 1) + [0.0] * 91, [1.0] * MIN_UNITS + [0.0] * 90
     first, second, third = paired_bootstrap([few_values, enough_values, [0.0] * 100], [1.0] * 100, seed=0)
     assert first is None and third is None
     assert second is not None and second.low > 0
@@ -84,5 +84,5 @@ def test_a_large_batch_counts_as_its_items_do() -> None:
 
 
 def test_too_few_units_have_no_interval() -> None:
-    with pytest.raises(ValueError, match=f"given {FEWEST - 1} units"):
-        paired_bootstrap([[0.0] * (FEWEST - 1)], [1.0] * (FEWEST - 1), seed=0)
+    with pytest.raises(ValueError, match=f"given {MIN_UNITS - 1} units"):
+        paired_bootstrap([[0.0] * (MIN_UNITS - 1)], [1.0] * (MIN_UNITS - 1), seed=0)

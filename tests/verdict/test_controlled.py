@@ -73,7 +73,7 @@ def test_the_verdict_names_control_a_part_and_recommends_it(
     study: SimulatedStudy, judge: Any, result_of: Any
 ) -> None:
     verdict = judge(study.rows, make_measurements(study.rows), spec=study.spec)
-    assert verdict.total.significant and verdict.schedule_shown and not verdict.is_constant
+    assert verdict.primary.significant and verdict.schedule_shown and not verdict.is_constant
     by_name = {part.name: part.answer.paired.gain for part in verdict.parts}
     assert by_name == pytest.approx({"control": 0.5, "level": 0.2}, abs=0.03)
     assert verdict.recommendation.action_without_training == "train_with_control"
@@ -90,7 +90,7 @@ def test_without_a_gain_of_control_a_constant_is_enough(make_spec: Any, judge: A
     simulated = SimulatedStudy(make_spec({"search": SPACE}, trials=12), worth_by_part(level=0.5)).run()
     verdict = judge(simulated.rows, spec=simulated.spec)
     assert verdict.recommendation.action_without_training == "train_at_constant" and not verdict.controlled
-    assert not is_controlled(verdict.recommendation.parameters)
+    assert not is_controlled(verdict.recommendation.params)
 
 
 def test_no_plan_of_inference_is_that_of_a_controlled_winner(make_spec: Any) -> None:

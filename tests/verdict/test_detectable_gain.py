@@ -14,7 +14,7 @@ from tempopt.storage.rows import TicketRow
 from tempopt.temperature import is_neutral, training_key
 from tempopt.verdict.detectable_gain import (
     CONFIDENCE,
-    HIGHEST_CORRELATION,
+    MAX_CORRELATION,
     NoiseEstimate,
     detectable,
     estimate_noise,
@@ -101,7 +101,7 @@ def test_runs_that_differ_in_their_seed_alone_tell_the_deviation_between_seeds(
     )
     # by the definition of a chi-squared interval, with correlations from 0 to the highest
     low, high = (np.std(values, ddof=1) * math.sqrt(2 / stats.chi2.isf(side, 2)) for side in (0.1, 0.9))
-    lowest = math.sqrt(2 * (1 - HIGHEST_CORRELATION))
+    lowest = math.sqrt(2 * (1 - MAX_CORRELATION))
     assert noise.difference == pytest.approx((low * lowest, high * math.sqrt(2)))
 
 

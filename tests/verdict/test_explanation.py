@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from tempopt.storage.rows import TicketRow
-from tempopt.storage.ticket_queries import Arm, arms_of
+from tempopt.storage.ticket_queries import ConfirmationArm, arms_of
 from tempopt.temperature import LEARNED, LR_RATIOS, active_groups, to_neutral, training_key
 from tempopt.verdict.explanation import ablate, explanation_tickets, simpler_plans, simplest
 from tempopt.verdict.paired_evidence import is_confirmation_complete
@@ -28,7 +28,7 @@ WINNER = {
     "lr": 0.3,
 }
 LEVEL = 2.5
-ARMS: dict[Arm, dict[str, Any]] = {
+ARMS: dict[ConfirmationArm, dict[str, Any]] = {
     "search": WINNER,
     "baseline": {"temperature_init": 1.0, "lr": 0.5},
     "twin": to_neutral(WINNER),
@@ -88,7 +88,11 @@ def test_what_is_no_temperature_and_has_a_baseline_is_a_part_too(fixed_spec: Any
         "heads": 8,
         "lr": 0.3,
     }
-    arms: dict[Arm, dict[str, Any]] = {"search": winner, "twin": to_neutral(winner), "baseline": {"lr": 0.3}}
+    arms: dict[ConfirmationArm, dict[str, Any]] = {
+        "search": winner,
+        "twin": to_neutral(winner),
+        "baseline": {"lr": 0.3},
+    }
     spec = fixed_spec({"search": space})
     ablations = ablate(spec, arms)
     assert set(ablations) >= {"level", "normaliser", "label_smoothing", "heads"}
@@ -113,12 +117,12 @@ def test_simpler_plans_keep_one_part_or_all_but_one(fixed_spec: Any) -> None:
         ("schedule", "length_scaling"),
         ("level", "length_scaling"),
     ]
-    by_parts = {plan.parts: plan.parameters for plan in plans}
+    by_parts = {plan.parts: plan.params for plan in plans}
     assert training_key(by_parts["level", "length_scaling"]) == training_key(ARMS["constant_twin"])
     assert by_parts["level",]["temperature_init"] == LEVEL
     assert set(active_groups(by_parts["schedule", "level"])) == {"schedule", "level"}
-    assert all(plan.parameters["lr"] == 0.3 for plan in plans)
-    assert len({training_key(plan.parameters) for plan in plans}) == len(plans)
+    assert all(plan.params["lr"] == 0.3 for plan in plans)
+    assert len({training_key(plan.params) for plan in plans}) == len(plans)
 
 
 def test_a_winner_of_one_part_has_no_simpler_plan() -> None:
@@ -177,7 +181,7 @@ def test_added_pairs_rest_on_the_parts_of_the_round_that_they_were_added_to(
     assert {(t.pair, t.seed) for t in constants} == {(t.pair, t.seed) for t in extra_rows}
     assert study.step() == []
     second_verdict = judge(study.rows, spec=study.spec)
-    assert second_verdict.round == 1 and second_verdict.total.paired.n_pairs == 12
+    assert second_verdict.round == 1 and second_verdict.primary.paired.n_pairs == 12
     assert [part.name for part in second_verdict.parts] == [part.name for part in first_verdict.parts]
     assert all(part.answer.paired.n_pairs == 8 for part in second_verdict.parts)
 
@@ -327,7 +331,7 @@ def test_a_plan_that_was_lost_while_it_was_ordered_is_not_tried(fixed_spec: Any)
     diverged_row = next(
         t
         for t in study.tickets_of("choose", "simpler")
-        if training_key(t.parameters or {}) == training_key(first.parameters)
+        if training_key(t.parameters or {}) == training_key(first.params)
     )
     rows = [
         dataclasses.replace(t, outcome="diverged", value=None) if t.id == diverged_row.id else t
@@ -346,7 +350,7 @@ def test_there_are_no_parts_before_all_of_their_runs_are_over(run_study: Any, ju
     rows = [*study.rows[:-1], dataclasses.replace(last, state="running", outcome=None, value=None)]
     early_verdict = judge(rows, spec=study.spec)
     assert early_verdict.parts == () and early_verdict.simplest is None
-    assert early_verdict.total == verdict.total
+    assert early_verdict.primary == verdict.primary
 
 
 def test_a_simpler_plan_that_diverges_is_not_recommended_for_the_seeds_on_which_it_does_not(

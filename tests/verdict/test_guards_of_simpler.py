@@ -62,7 +62,7 @@ def test_inference_that_is_not_shown_to_keep_a_guard_is_passed_over_and_named(
     spec = fixed_spec(WIDE, guards=LOSS)
     result = result_of(spec, whole_study, measurements, state="done")
     recommendation = result.verdict.recommendation
-    assert recommendation.action == "train_at_constant" and recommendation.parameters != {}
+    assert recommendation.action == "train_at_constant" and recommendation.params != {}
     ((guard,),) = (passed_over.blocking_guards for passed_over in recommendation.passed_over)
     assert guard.state == state
     text = recommendation_text(result)
@@ -104,11 +104,11 @@ def test_a_simpler_plan_is_tested_on_guards_that_its_runs_measure(
     verdict = judge(study.rows, measurements, spec=study.spec)
     recommendation = verdict.recommendation
     # what has one part more and keeps the guards is next
-    expected = verdict.simplest.parameters if simplest == 1.0 else verdict.constant_twin_params
+    expected = verdict.simplest.params if simplest == 1.0 else verdict.constant_twin_params
     assert recommendation.action_without_training == "train_at_constant"
-    assert recommendation.parameters == expected
-    assert [passed_over.parameters for passed_over in recommendation.passed_over] == (
-        [verdict.simplest.parameters] if simplest > 1.0 else []
+    assert recommendation.params == expected
+    assert [passed_over.params for passed_over in recommendation.passed_over] == (
+        [verdict.simplest.params] if simplest > 1.0 else []
     )
 
 
@@ -117,7 +117,7 @@ def test_a_constant_that_keeps_the_guards_is_recommended_in_place_of_a_winner_th
 ) -> None:
     # the winner is a constant itself: nothing else was trained
     verdict = judge(whole_study, guard_measurements(whole_study, losses(1.2)), WIDE, guards=LOSS)
-    assert verdict.guards_of == {} and verdict.recommendation.action == "change_nothing"
+    assert verdict.guards_by_alternative == {} and verdict.recommendation.action == "change_nothing"
     study = SimulatedStudy(fixed_spec({"search": SPACE}, trials=6, guards=LOSS), in_parts).run()
     values = {
         arm: [(1.3 if arm == "search" else 1.0) + noise / 2 for noise in NOISE]
@@ -126,7 +126,7 @@ def test_a_constant_that_keeps_the_guards_is_recommended_in_place_of_a_winner_th
     }
     verdict = judge(study.rows, guard_measurements(study.rows, values), spec=study.spec)
     assert verdict.recommendation.action_without_training == "train_at_constant"
-    assert verdict.recommendation.parameters == verdict.constant_twin_params
+    assert verdict.recommendation.params == verdict.constant_twin_params
 
 
 def test_what_is_guarded_is_measured_for_all_that_may_be_recommended(fixed_spec: Any) -> None:

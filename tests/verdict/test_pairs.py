@@ -15,9 +15,9 @@ from tempopt.verdict.pairs import (
     candidates,
     confirm_tickets,
     deciding_arms,
+    find_winner,
     more_pairs,
     select_arm_params,
-    winner_of,
 )
 from tempopt.verdict.stages import next_tickets
 from tests.simulated import SimulatedStudy
@@ -126,7 +126,7 @@ def test_an_arm_is_not_decided_before_its_choosing_is_over(
     runs[-1] = run_ticket(tickets[-1], None, state="running")
     assert select_arm_params([*search_rows, *runs], spec) == {}
     assert confirm_tickets([*search_rows, *runs], spec) == []
-    assert winner_of([*search_rows, *runs], spec) is None
+    assert find_winner([*search_rows, *runs], spec) is None
 
 
 def test_one_candidate_is_not_chosen_among(make_spec: Any, search_rows: list[TicketRow]) -> None:
@@ -151,7 +151,7 @@ def test_the_arms_that_decide_are_confirmed_on_the_same_seeds(make_spec: Any) ->
     assert twin == {"temperature_init": 1.0, "schedule": "constant", "lr": winner["lr"]}
     assert by_arm["baseline"] in [t.parameters for t in study.tickets_of("baseline")]
     assert deciding_arms(batch) == by_arm
-    assert winner_of(study.rows, study.spec) == winner
+    assert find_winner(study.rows, study.spec) == winner
 
 
 def test_a_baseline_that_diverged_everywhere_gives_way_to_what_is_known_to_train(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from tempopt.verdict.statistics.power import detectable_effect, deviation_interval, pairs_needed, power_of
+from tempopt.verdict.statistics.power import detectable_effect, deviation_interval, paired_power, pairs_needed
 
 
 @pytest.mark.parametrize(("effect", "pairs", "alpha"), [(0.0, 8, 0.05), (1.0, 8, 0.04), (0.6, 16, 0.04)])
@@ -16,21 +16,21 @@ def test_power_is_the_share_of_simulated_tests_that_show_the_gain(effect, pairs,
     draws = np.random.default_rng(0).normal(effect, 1.0, (40_000, pairs))
     t = draws.mean(axis=1) / draws.std(axis=1, ddof=1) * math.sqrt(pairs)
     simulated_power = (t > stats.t.ppf(1 - alpha / 2, pairs - 1)).mean()
-    assert power_of(effect, pairs, alpha=alpha) == pytest.approx(simulated_power, abs=0.01)
+    assert paired_power(effect, pairs, alpha=alpha) == pytest.approx(simulated_power, abs=0.01)
 
 
 @given(pairs=st.integers(2, 60), alpha=st.floats(0.001, 0.2), power=st.floats(0.3, 0.99))
 def test_the_detectable_effect_has_just_that_power(pairs, alpha, power):
     effect = detectable_effect(pairs, alpha=alpha, power=power)
-    assert power_of(effect, pairs, alpha=alpha) == pytest.approx(power, abs=1e-6)
+    assert paired_power(effect, pairs, alpha=alpha) == pytest.approx(power, abs=1e-6)
 
 
 @given(effect=st.floats(0.05, 8), alpha=st.floats(0.001, 0.1))
 def test_one_pair_fewer_than_needed_is_too_few(effect, alpha):
     pairs = pairs_needed(effect, alpha=alpha)
     assert pairs is not None
-    assert power_of(effect, pairs, alpha=alpha) >= 0.8
-    assert pairs == 2 or power_of(effect, pairs - 1, alpha=alpha) < 0.8
+    assert paired_power(effect, pairs, alpha=alpha) >= 0.8
+    assert pairs == 2 or paired_power(effect, pairs - 1, alpha=alpha) < 0.8
 
 
 def test_a_gain_too_small_for_any_number_of_pairs():
@@ -38,8 +38,8 @@ def test_a_gain_too_small_for_any_number_of_pairs():
 
 
 def test_no_number_where_the_series_of_the_distribution_gives_up():
-    assert power_of(1e6, 8, alpha=0.04) == pytest.approx(1.0)
-    assert power_of(500.0, 1000, alpha=1e-6) == pytest.approx(1.0)
+    assert paired_power(1e6, 8, alpha=0.04) == pytest.approx(1.0)
+    assert paired_power(500.0, 1000, alpha=1e-6) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(("freedom", "confidence"), [(2, 0.8), (7, 0.9)])

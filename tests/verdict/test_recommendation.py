@@ -56,7 +56,7 @@ def test_a_winner_that_nothing_simpler_equals_is_to_be_trained_with(
 ) -> None:
     recommendation = recommend(whole_study, measure_baseline(whole_study))
     assert recommendation.action == recommendation.action_without_training == "train_at_constant"
-    assert recommendation.parameters == {"temperature_init": 4.0} and recommendation.at_inference is None
+    assert recommendation.params == {"temperature_init": 4.0} and recommendation.at_inference is None
     assert recommendation.gain.paired.gain == pytest.approx(0.1035)
     assert (
         recommendation.winner_over_it is None
@@ -71,7 +71,7 @@ def test_inference_is_enough_where_training_is_not_shown_to_be_worth_more(
     recommendation = recommend(whole_study, measure_baseline(whole_study, at_half(0.11)))
     assert recommendation.action == recommendation.action_without_training == "inference_only"
     assert recommendation.plan_name == "constant=0.5"
-    assert (recommendation.at_inference, recommendation.parameters) == ({"temperature_init": 0.5}, AT_ONE)
+    assert (recommendation.at_inference, recommendation.params) == ({"temperature_init": 0.5}, AT_ONE)
     assert recommendation.gain.paired.gain == pytest.approx(0.11)
 
 
@@ -102,7 +102,7 @@ def test_inference_alone_is_recommended_without_a_gain_only_where_it_is_beyond_d
     null_study = with_gains(whole_study, noisy_gains(0.0))
     sure_gains = measure(null_study, baseline=at_half(0.03))
     verdict = judge(null_study, sure_gains, WIDE)
-    assert not verdict.total.significant
+    assert not verdict.primary.significant
     assert verdict.recommendation.action == "inference_only" and verdict.recommendation.excluded is not None
     # too small to be worth it
     assert recommend(null_study, sure_gains, min_gain=0.2).action == "change_nothing"
@@ -137,8 +137,8 @@ def test_without_a_gain_nothing_is_to_be_changed_and_what_is_excluded_is_said(
     null_study = with_gains(whole_study, noisy_gains(0.0))
     verdict = judge(null_study, (), WIDE)
     recommendation = verdict.recommendation
-    assert (recommendation.action, recommendation.parameters) == ("change_nothing", AT_ONE)
-    assert recommendation.excluded == verdict.total.paired.ci_high
+    assert (recommendation.action, recommendation.params) == ("change_nothing", AT_ONE)
+    assert recommendation.excluded == verdict.primary.paired.ci_high
     assert recommendation.gain is None and recommendation.min_gain == 0.0
     # all that is worth having is excluded
     assert recommend(null_study, min_gain=0.2).action == "change_nothing"
@@ -152,7 +152,7 @@ def test_a_gain_that_is_not_worth_having_changes_nothing(
 ) -> None:
     recommendation = recommend(whole_study, min_gain=min_gain)
     assert recommendation.action == ("train_at_constant" if is_enough else "change_nothing")
-    assert (recommendation.parameters == AT_ONE) == (not is_enough)
+    assert (recommendation.params == AT_ONE) == (not is_enough)
     assert recommendation.min_gain == pytest.approx(amount)
 
 
@@ -175,7 +175,7 @@ def test_the_smallest_gain_is_a_fifth_of_the_deviation_between_seeds_unless_the_
 ) -> None:
     # the gain of 0.1035 is half of the deviation and a little more, and shown
     verdict = judge(spread_out(whole_study, 0.2), (), WIDE, min_gain=min_gain)
-    assert verdict.total.significant
+    assert verdict.primary.significant
     assert verdict.recommendation.min_gain == pytest.approx(expected * 0.2)
     assert verdict.recommendation.reason == "gain"
     assert verdict.recommendation.action_without_training == "train_at_constant"
@@ -186,13 +186,13 @@ def test_a_shown_gain_below_a_fifth_of_the_deviation_changes_nothing(
 ) -> None:
     tickets = spread_out(whole_study, 1.0)
     verdict = judge(tickets, (), WIDE)
-    assert verdict.total.significant
+    assert verdict.primary.significant
     recommendation = verdict.recommendation
     assert (recommendation.action_without_training, recommendation.reason) == ("change_nothing", None)
     assert recommendation.min_gain == pytest.approx(0.2)
     # the amount changes the recommendation and no test
     verdict_without = judge(tickets, (), WIDE, min_gain=0)
-    assert verdict_without.total == verdict.total
+    assert verdict_without.primary == verdict.primary
     assert verdict_without.recommendation.action_without_training == "train_at_constant"
 
 
@@ -346,7 +346,7 @@ def test_of_configurations_that_do_as_well_the_one_with_the_fewest_parts_is_reco
     study = SimulatedStudy(spec, worth_by_part(**parts)).run()
     recommendation = judge(study.rows, spec=spec).recommendation
     assert recommendation.action_without_training == action
-    assert active_groups(recommendation.parameters) == groups
+    assert active_groups(recommendation.params) == groups
 
 
 @pytest.mark.parametrize(("ahead", "best_temperature"), [(0.05, 0.4), (0.0, 0.8), (-0.05, 0.8)])
@@ -370,7 +370,7 @@ def test_a_constant_that_is_shown_to_be_better_than_the_winner_is_recommended(
     spec = fixed_spec({"search": {"temperature_init": {"low": 0.1, "high": 4.0}}})
     recommendation = judge(tickets, spec=spec).recommendation
     assert recommendation.action_without_training == "train_at_constant"
-    assert recommendation.parameters == {"temperature_init": best_temperature}
+    assert recommendation.params == {"temperature_init": best_temperature}
     text = recommendation_text(result_of(spec, tickets, [], state="done"))
     if ahead > 0:
         assert recommendation.winner_over_it.paired.gain == pytest.approx(-ahead)

@@ -16,9 +16,9 @@ from tempopt.temperature import is_neutral, to_neutral, training_key
 from tempopt.verdict.pairs import (
     constants_to_train,
     exchange,
+    find_winner,
     first_winner,
     winner,
-    winner_of,
 )
 from tempopt.verdict.stages import next_tickets
 from tempopt.verdict.verdict import compute_verdict
@@ -149,7 +149,7 @@ def test_where_no_ordinary_parameter_is_searched_the_baseline_is_not_chosen(
 def test_a_winner_at_one_is_compared_with_nothing(make_spec: Any) -> None:
     choices = {"temperature_init": [1.0, 2.0], "lr": [0.1, 0.2]}
     study = SimulatedStudy(make_spec({"search": choices}, trials=8), lambda t: -hot(t)).run()
-    final_set = winner_of(study.rows, study.spec)
+    final_set = find_winner(study.rows, study.spec)
     assert final_set is not None and final_set["temperature_init"] == 1.0
     assert {t.arm for t in study.tickets_of("choose")} <= {"search"}
     assert {t.arm for t in study.tickets_of("confirm")} == {"search+baseline+twin"}
@@ -184,7 +184,7 @@ def test_the_winner_takes_the_baselines_other_parameters_where_it_is_better_with
     assert first is not None and final is not None and baseline is not None
     assert baseline["lr"] > first["lr"]
     assert final == ({**first, "lr": baseline["lr"]} if is_better else first)
-    assert winner_of(study.rows, study.spec) == winner(study.rows, study.spec) == final
+    assert find_winner(study.rows, study.spec) == winner(study.rows, study.spec) == final
     # both have a run on each of the choosing seeds, none of them twice
     runs = [(training_key(t.parameters or {}), t.pair) for t in study.tickets_of("choose")]
     assert len(set(runs)) == len(runs)
@@ -225,7 +225,7 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
     ]
     deciding_seeds, constants = ({t.pair: t.seed for t in batch} for batch in batches)
     assert deciding_seeds == constants
-    final_set = winner_of(study.rows, study.spec)
+    final_set = find_winner(study.rows, study.spec)
     assert final_set is not None
     twin = study.tickets_of("confirm", "constant_twin")[0].parameters
     # a line from a to b has the geometric mean of its values, by many points
@@ -244,7 +244,7 @@ def test_constants_are_trained_after_a_gain_on_the_pairs_of_the_winner(make_spec
 def test_the_best_constant_is_the_one_that_the_sampler_recommends(make_spec: Any) -> None:
     spec = make_spec({"search": SCHEDULED_SPACE}, trials=6)
     study = SimulatedStudy(spec, clear_worth).run()
-    final_set = winner_of(study.rows, study.spec)
+    final_set = find_winner(study.rows, study.spec)
     assert final_set is not None
     named_params = {"temperature_init": 1.7, "schedule": "constant", "lr": 0.5}
     arms = constants_to_train(
@@ -257,7 +257,7 @@ def test_the_best_of_fewer_than_four_constants_is_no_match_for_a_schedule(make_s
     spec = make_spec({"search": SCHEDULED_SPACE}, trials=6, arms={"constant": 3})
     study = SimulatedStudy(spec, clear_worth).run()
     verdict = compute_verdict(study.rows, [], spec)
-    assert verdict is not None and verdict.total.significant
+    assert verdict is not None and verdict.primary.significant
     assert confirmed_arms(study) == {"search", "baseline", "twin", "constant_twin"}
     assert not verdict.schedule_shown
 
@@ -283,7 +283,7 @@ def test_no_constant_is_trained_without_a_gain_of_something_else(
 def test_a_length_scaling_without_a_schedule_is_compared_with_constants_too(make_spec: Any) -> None:
     search = {"temperature_init": {"low": 2.0, "high": 4.0}, "length_scaling": ["log_n"]}
     study = SimulatedStudy(make_spec({"search": search}, trials=6), clear_worth).run()
-    final_set = winner_of(study.rows, study.spec)
+    final_set = find_winner(study.rows, study.spec)
     assert final_set is not None and final_set["length_scaling"] == "log_n"
     # its level does not move, so that it is its own twin and has one run with it
     assert confirmed_arms(study) == {"search", "baseline", "twin", "constant"}

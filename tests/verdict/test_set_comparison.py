@@ -24,7 +24,7 @@ from tempopt.verdict.set_comparison import (
     more_compare_pairs,
     set_gains,
 )
-from tempopt.verdict.stages import count_tickets_to_come, first_tickets, next_tickets
+from tempopt.verdict.stages import count_tickets_to_come, initial_tickets, next_tickets
 from tests.specs import change_spec
 from tests.verdict.verdicts import numbers_of, scipys_numbers
 
@@ -45,7 +45,7 @@ def carry_out(run_ticket: Any) -> Any:
 
     def run(spec: StudySpec, worth: Any) -> list[TicketRow]:
         rows: list[TicketRow] = []
-        new_tickets = first_tickets(spec)
+        new_tickets = initial_tickets(spec)
         while new_tickets:
             for ticket in new_tickets:
                 value = worth(ticket)
@@ -92,7 +92,7 @@ def differences(rows: list[TicketRow], compared: Variant | SetPair, reference: s
 
 def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
     spec = make_comparison({}, "hot={temperature_init: 2}", {"lr": 0.1}, pairs=3)
-    tickets = first_tickets(spec)
+    tickets = initial_tickets(spec)
     assert [(t.kind, t.arm, t.pair, t.number) for t in tickets] == [
         ("confirm", arm, pair, 3 * pair + index)
         for pair in range(3)
@@ -110,7 +110,7 @@ def test_every_set_is_trained_on_every_seed_and_nothing_else_is() -> None:
 
 def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
     seed_sets = [
-        {t.seed for t in first_tickets(spec)}
+        {t.seed for t in initial_tickets(spec)}
         for spec in (
             make_comparison(),
             make_comparison({}, {"lr": 0.2}),
@@ -120,7 +120,7 @@ def test_seeds_are_those_of_no_other_comparison_and_of_no_search() -> None:
     ]
     assert len(set.union(*seed_sets)) == sum(map(len, seed_sets))
     # what the sets are called changes nothing
-    assert {t.seed for t in first_tickets(make_comparison("old={}", "new={lr: 0.1}"))} == seed_sets[0]
+    assert {t.seed for t in initial_tickets(make_comparison("old={}", "new={lr: 0.1}"))} == seed_sets[0]
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
@@ -141,7 +141,12 @@ def test_the_verdict_is_scipys_paired_t_test_at_five_percent(
     assert variant.worse == (is_significant and sign * gain < 0)
     assert comparison.outcome == ("better" if variant.better else "worse" if variant.worse else "not_shown")
     assert comparison.best == (variant if variant.better else None)
-    assert (comparison.reference, comparison.looks, comparison.alpha, comparison.round) == ("A", 1, 0.05, 0)
+    assert (comparison.reference, comparison.verdict_number, comparison.alpha, comparison.round) == (
+        "A",
+        1,
+        0.05,
+        0,
+    )
 
 
 def test_several_variants_share_the_level(carry_out: Any) -> None:
@@ -166,11 +171,11 @@ def test_the_best_of_several_that_are_better_is_that_with_the_largest_gain(compa
 
 def test_nothing_is_said_before_the_last_pair(carry_out: Any, run_ticket: Any) -> None:
     spec = make_comparison(pairs=4)
-    rows = [run_ticket(t, 0.5, id=t.number) for t in first_tickets(spec)[:-1]]
-    waiting = run_ticket(first_tickets(spec)[-1], None, id=9, state="waiting")
+    rows = [run_ticket(t, 0.5, id=t.number) for t in initial_tickets(spec)[:-1]]
+    waiting = run_ticket(initial_tickets(spec)[-1], None, id=9, state="waiting")
     assert evaluate_comparison([], spec) is None and evaluate_comparison([*rows, waiting], spec) is None
     assert count_tickets_to_come([*rows, waiting], spec) == 0
-    assert next_tickets([*rows, run_ticket(first_tickets(spec)[-1], 0.5)], spec) == []
+    assert next_tickets([*rows, run_ticket(initial_tickets(spec)[-1], 0.5)], spec) == []
 
 
 LOOKS = {"min": 4, "max": 16}
@@ -195,7 +200,7 @@ def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_be
 
 def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
     spec = make_comparison(pairs={"min": 2, "max": 8})
-    tickets = first_tickets(spec)
+    tickets = initial_tickets(spec)
     assert len(tickets) == 4
     waiting_rows = [run_ticket(t, None, id=t.number, state="waiting") for t in tickets]
     assert count_tickets_to_come(waiting_rows, spec) == 2 * 6
@@ -218,7 +223,7 @@ def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_
     all_rows = [*half, run_ticket(extra_tickets[-1], worth(extra_tickets[-1]), id=999)]
     assert next_tickets(all_rows, spec) == [] and count_tickets_to_come(all_rows, spec) == 0
     comparison = comparison_of(all_rows, spec)
-    assert (comparison.round, comparison.looks, comparison.alpha) == (1, 2, alpha_for_verdict(2))
+    assert (comparison.round, comparison.verdict_number, comparison.alpha) == (1, 2, alpha_for_verdict(2))
     for variant in comparison.variants:
         assert variant.answer.paired.n_pairs == 10
         assert variant.answer.paired.confidence == pytest.approx(1 - 0.025 / 2)

@@ -13,11 +13,11 @@ import pytest
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.ticket_queries import are_over, arms_of
 from tempopt.temperature import is_neutral
-from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.stages import (
     count_tickets_to_come,
     current_round,
-    first_tickets,
+    initial_tickets,
     more_tickets,
     next_tickets,
     remaining_confirmation_runs,
@@ -25,7 +25,7 @@ from tempopt.verdict.stages import (
 from tests.simulated import SimulatedStudy, Worth
 from tests.verdict.verdicts import LR_SPACE
 
-PROVING = ("choose", "confirm")
+CONFIRMING_KINDS = ("choose", "confirm")
 LR = {"search": LR_SPACE}
 PLAN = {
     "temperature_init": {"low": 0.25, "high": 4.0},
@@ -56,7 +56,7 @@ def run(run_ticket: Any) -> Run:
 
 def carried_through(tickets: list[TicketRow], spec: Any, run: Run) -> list[TicketRow]:
     """Return the tickets of a study that goes on from these, or its first, until nothing follows."""
-    tickets = tickets or [run(t) for t in first_tickets(spec)]
+    tickets = tickets or [run(t) for t in initial_tickets(spec)]
     while new_tickets := next_tickets(tickets, spec):
         tickets = [*tickets, *map(run, new_tickets)]
     return tickets
@@ -72,7 +72,7 @@ def test_a_study_begins_with_its_design_and_its_search(
     make_spec: Any, sections: dict[str, Any], num_baseline: int, num_search: int
 ) -> None:
     spec = make_spec(sections)
-    tickets = first_tickets(spec)
+    tickets = initial_tickets(spec)
     assert [(t.kind, t.number) for t in tickets] == [
         *(("baseline", n) for n in range(num_baseline)),
         *(("constant", n) for n in range(4)),
@@ -87,7 +87,7 @@ def test_a_study_begins_with_its_design_and_its_search(
 
 
 def test_the_numbers_of_the_design_are_the_specs_to_say(make_spec: Any) -> None:
-    tickets = first_tickets(
+    tickets = initial_tickets(
         make_spec(LR, trials=3, arms={"baseline": 4, "constant": 1}, seeds={"search": None})
     )
     assert [t.kind for t in tickets] == ["baseline"] * 4 + ["constant"] + ["search"] * 3
@@ -97,7 +97,7 @@ def test_the_numbers_of_the_design_are_the_specs_to_say(make_spec: Any) -> None:
 def test_what_a_person_wants_tried_comes_first(make_spec: Any, run: Run) -> None:
     enqueued_sets = [{"temperature_init": 2.0}, {"temperature_init": 0.5}]
     spec = make_spec(trials=4, enqueue=enqueued_sets)
-    search = [t for t in first_tickets(spec) if t.kind == "search"]
+    search = [t for t in initial_tickets(spec) if t.kind == "search"]
     assert [t.sampled for t in search] == [*enqueued_sets, None, None]
     extra_tickets = more_tickets([run(t) for t in search], spec, 3, [{"temperature_init": 4.0}])
     assert [(t.number, t.sampled) for t in extra_tickets] == [
@@ -116,12 +116,12 @@ def test_more_trials_after_a_verdict_open_a_round_on_fresh_seeds(make_spec: Any,
     second = carried_through([*first, *map(run, extra_tickets)], spec, run)
     third = carried_through([*second, *map(run, more_tickets(second, spec, 1))], spec, run)
     assert current_round(third) == 2
-    for kind in PROVING:
+    for kind in CONFIRMING_KINDS:
         numbers = [t.number for t in third if t.kind == kind]
         assert sorted(numbers) == list(range(len(numbers)))
         seeds = [{t.seed for t in third if (t.kind, t.round) == (kind, r)} for r in range(3)]
         assert len(set.union(*seeds)) == sum(map(len, seeds))
-    pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in PROVING}
+    pairs = {(t.kind, t.round, t.pair) for t in third if t.kind in CONFIRMING_KINDS}
     assert len({t.seed for t in third}) == len(pairs) + 2  # the seeds that the search and its design share
 
 
@@ -143,19 +143,19 @@ def test_a_later_round_chooses_among_the_trials_of_all_rounds(make_spec: Any, ru
 def test_the_winner_of_a_round_stays_what_it_was(make_spec: Any, run: Run) -> None:
     spec = make_spec(trials=4, candidates=2)
     first = carried_through([], spec, run)
-    first_winner = winner_of(first, spec)
+    first_winner = find_winner(first, spec)
     extra_rows = [dataclasses.replace(run(t), value=9.0) for t in more_tickets(first, spec, 1)]
-    assert winner_of([*first, *extra_rows], spec) is None
+    assert find_winner([*first, *extra_rows], spec) is None
     second = carried_through([*first, *extra_rows], spec, run)
-    assert winner_of(second, spec) == extra_rows[0].parameters != first_winner
-    assert winner_of(second, spec, of_round=0) == first_winner
+    assert find_winner(second, spec) == extra_rows[0].parameters != first_winner
+    assert find_winner(second, spec, of_round=0) == first_winner
 
 
 def test_trials_added_while_a_round_is_being_confirmed_wait_for_the_next(
     make_spec: Any, run: Run, run_ticket: Any
 ) -> None:
     spec = make_spec(trials=4)
-    search_rows = [run(t) for t in first_tickets(spec)]
+    search_rows = [run(t) for t in initial_tickets(spec)]
     waiting = [end_ticket(t, run_ticket, "waiting") for t in next_tickets(search_rows, spec)]
     assert {t.round for t in more_tickets([*search_rows, *waiting], spec, 1)} == {1}
 
@@ -165,7 +165,7 @@ def test_a_study_that_was_stopped_comes_to_an_end(
     make_spec: Any, run: Run, run_ticket: Any, result_of: Any, num_begun: int
 ) -> None:
     spec = make_spec(trials=6, candidates=2, arms={"baseline": 3, "constant": 3})
-    first = first_tickets(spec)
+    first = initial_tickets(spec)
     withdrawn = [end_ticket(t, run_ticket, "withdrawn") for t in first[num_begun:]]
     tickets = [run(t) for t in first[:num_begun]]
     tickets += [dataclasses.replace(t, parameters=None) for t in withdrawn]
@@ -185,12 +185,12 @@ def test_a_study_that_was_stopped_comes_to_an_end(
 
 def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticket: Any) -> None:
     spec = make_spec(trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
-    first = first_tickets(spec)
+    first = initial_tickets(spec)
     waiting = [end_ticket(t, run_ticket, "waiting") for t in first]
     # 3 candidates on 4 seeds, then winner and baseline on 8 seeds
     assert remaining_confirmation_runs(waiting, spec) == 3 * 4 + 2 * 8
     tuned_spec = make_spec(LR, trials=6, candidates=3, seeds={"choose": 4, "confirm": 8})
-    waiting_too = [end_ticket(t, run_ticket, "waiting") for t in first_tickets(tuned_spec)]
+    waiting_too = [end_ticket(t, run_ticket, "waiting") for t in initial_tickets(tuned_spec)]
     # The baseline is tuned_spec; at an exchange both sets may need runs, and the twin is confirmed, too.
     assert remaining_confirmation_runs(waiting_too, tuned_spec) == (4 + 2) + (3 + 2) * 4 + 3 * 8
     tickets = [run(t) for t in first]

@@ -41,14 +41,14 @@ def judge_runs(judge: Any, make_confirm_rows: Any) -> Any:
 
 def test_the_gain_is_the_paired_t_test_of_scipy_at_the_level_of_a_first_verdict(judge_runs: Any) -> None:
     verdict = judge_runs(baseline_and_twin=BASELINE, search=plus(BASELINE, NOISY))
-    total = verdict.total.paired
+    total = verdict.primary.paired
     assert numbers_of(total) == scipys_numbers(NOISY)
     assert (total.confidence, verdict.alpha) == (0.95, ALPHA)
-    assert verdict.total.significant and verdict.total.component_results == ()
-    assert (verdict.round, verdict.looks) == (0, 1)
+    assert verdict.primary.significant and verdict.primary.component_results == ()
+    assert (verdict.round, verdict.verdict_number) == (0, 1)
     assert (verdict.params, verdict.baseline_params) == (PARAMETERS["search"], PARAMETERS["baseline"])
     assert verdict.confirmed_on == "test"
-    assert verdict.over_baseline == verdict.over_twin == verdict.total
+    assert verdict.over_baseline == verdict.over_twin == verdict.primary
     assert verdict.against_constant is verdict.constant_params is verdict.failures is None
     assert not verdict.at_one and not verdict.schedule_shown and not verdict.is_more_stable
 
@@ -61,7 +61,7 @@ def test_a_gain_is_the_more_cautious_of_baseline_and_twin(judge_runs: Any) -> No
     verdict = judge_runs(baseline=BASELINE, twin=twin, search=BETTER)
     tests = [stats.ttest_rel(BETTER, reference) for reference in (BASELINE, twin)]
     intervals = [paired_test.confidence_interval(1 - ALPHA) for paired_test in tests]
-    assert numbers_of(verdict.total.paired) == pytest.approx(
+    assert numbers_of(verdict.primary.paired) == pytest.approx(
         (
             np.mean(np.subtract(BETTER, twin)),
             min(interval.low for interval in intervals),
@@ -69,9 +69,9 @@ def test_a_gain_is_the_more_cautious_of_baseline_and_twin(judge_runs: Any) -> No
             max(paired_test.pvalue for paired_test in tests),
         )
     )
-    assert verdict.total.significant and len(verdict.total.component_results) == 2
+    assert verdict.primary.significant and len(verdict.primary.component_results) == 2
     assert verdict.over_baseline.paired.gain == pytest.approx(0.1)
-    assert verdict.over_twin.paired.gain == verdict.total.paired.gain
+    assert verdict.over_twin.paired.gain == verdict.primary.paired.gain
     assert verdict.twin_params == PARAMETERS["twin"]
 
 
@@ -81,18 +81,18 @@ def test_a_winner_that_beats_only_one_of_the_two_has_shown_no_gain(judge_runs: A
     verdict = judge_runs(**{"baseline": equal, "twin": equal, beaten_arm: BASELINE}, search=BETTER)
     assert verdict.over_baseline.significant == (beaten_arm == "baseline")
     assert verdict.over_twin.significant == (beaten_arm == "twin")
-    assert not verdict.total.significant
+    assert not verdict.primary.significant
     # one has a gain and one a loss: nothing is claimed for either side
-    assert verdict.total.paired.gain < 0 and verdict.total.paired.p_value == 1.0
-    assert not verdict.total.worse
-    assert verdict.total.paired.ci_low < 0 < verdict.total.paired.ci_high
+    assert verdict.primary.paired.gain < 0 and verdict.primary.paired.p_value == 1.0
+    assert not verdict.primary.worse
+    assert verdict.primary.paired.ci_low < 0 < verdict.primary.paired.ci_high
 
 
 def test_a_winner_is_worse_only_if_it_is_worse_than_both(judge_runs: Any) -> None:
     worse = plus(BASELINE, LOSSES)
     verdict_both = judge_runs(baseline=BASELINE, search=worse, twin=plus(BASELINE, UNDECIDED))
-    assert verdict_both.total.worse and verdict_both.total.paired.p_value < 0.05
-    assert not judge_runs(baseline=BASELINE, search=worse, twin=worse).total.worse
+    assert verdict_both.primary.worse and verdict_both.primary.paired.p_value < 0.05
+    assert not judge_runs(baseline=BASELINE, search=worse, twin=worse).primary.worse
 
 
 def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say_and_nothing_is_shown(
@@ -100,18 +100,18 @@ def test_if_all_runs_of_the_twin_are_lost_the_baseline_says_what_there_is_to_say
 ) -> None:
     verdict = judge_runs(baseline=BASELINE, twin=["lost"] * 8, search=BETTER)
     assert verdict.over_twin is None and verdict.over_baseline.significant
-    assert verdict.total.paired == verdict.over_baseline.paired
-    assert verdict.total.lost == 1 and not verdict.total.significant
+    assert verdict.primary.paired == verdict.over_baseline.paired
+    assert verdict.primary.lost == 1 and not verdict.primary.significant
     verdict = judge_runs(baseline=["lost"] * 8, twin=BASELINE, search=BETTER)
-    assert verdict.over_baseline is None and not verdict.total.significant
+    assert verdict.over_baseline is None and not verdict.primary.significant
 
 
 def test_a_winner_at_one_shows_nothing(judge: Any, make_confirm_rows: Any) -> None:
     params = PARAMETERS["baseline"]
     tickets = make_confirm_rows(parameters={"search": params}, search_and_baseline_and_twin=BASELINE)
     verdict = judge(tickets)
-    assert verdict.at_one and numbers_of(verdict.total.paired) == NOTHING
-    assert not verdict.total.significant and not verdict.total.worse
+    assert verdict.at_one and numbers_of(verdict.primary.paired) == NOTHING
+    assert not verdict.primary.significant and not verdict.primary.worse
     assert verdict.against_constant is None
     assert verdict.params == verdict.baseline_params == verdict.twin_params == params
 
@@ -128,7 +128,7 @@ def test_a_schedule_has_to_beat_the_best_constant_and_the_constant_of_its_own(ju
     assert verdict_alone.schedule_shown and verdict_alone.against_constant.component_results == ()
     assert verdict_alone.constant_twin_params is None
     equal = judge_runs(**arms, constant_twin=BETTER)
-    assert equal.total.significant and not equal.schedule_shown
+    assert equal.primary.significant and not equal.schedule_shown
 
 
 def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(
@@ -136,7 +136,7 @@ def test_a_winner_that_is_a_constant_is_not_worth_more_than_itself(
 ) -> None:
     arms = {"parameters": {"search": PARAMETERS["constant_twin"]}, "baseline_and_twin": BASELINE}
     verdict = judge(make_confirm_rows(**arms, search_and_constant_twin=BETTER, constant=CONSTANT))
-    assert verdict.total.significant and verdict.constant_twin_params == verdict.params
+    assert verdict.primary.significant and verdict.constant_twin_params == verdict.params
     assert verdict.against_constant.paired.gain == 0.0 and not verdict.schedule_shown
     # where only temperature is searched it may be better than the constants that were tuned, and is one
     verdict_alone = judge(make_confirm_rows(**arms, search=BETTER, constant=CONSTANT))
@@ -182,7 +182,7 @@ def test_until_a_later_round_is_confirmed_the_verdict_before_it_stands(judge: An
         open_one = dataclasses.replace(tickets[last], state=state, outcome=None, value=None)
         assert judge([*tickets[:last], open_one, *tickets[last + 1 :]]) == judge(rounds(GAINS))
     second_verdict = judge(tickets)
-    assert second_verdict.total.paired.gain < 0 and second_verdict.round == 1
+    assert second_verdict.primary.paired.gain < 0 and second_verdict.round == 1
 
 
 def score_of(gains: list[float]) -> float:
@@ -192,14 +192,14 @@ def score_of(gains: list[float]) -> float:
 def test_pairs_that_are_added_count_with_those_before_them(judge: Any, rounds: Any) -> None:
     added_gains = [0.12, 0.08, 0.11, -0.02]
     verdict = judge(rounds(NOISY, added_gains, added_rounds=(1,)))
-    assert (verdict.round, verdict.looks) == (1, 2)
-    total = verdict.total.paired
+    assert (verdict.round, verdict.verdict_number) == (1, 2)
+    total = verdict.primary.paired
     assert (total.n_pairs, total.gain) == (12, pytest.approx(np.mean([*NOISY, *added_gains])))
     # the inverse normal method with squared weights 1 : 2, at the level of a second verdict
     weighted_scores = score_of(NOISY) + 2**0.5 * score_of(added_gains)
     assert total.p_value == pytest.approx(2 * stats.norm.sf(weighted_scores / 3**0.5), rel=1e-6)
     assert total.alpha == 0.025
-    third = judge(rounds(NOISY, added_gains, GAINS, added_rounds=(1, 2))).total.paired
+    third = judge(rounds(NOISY, added_gains, GAINS, added_rounds=(1, 2))).primary.paired
     combined_score = (weighted_scores + 2 * score_of(GAINS)) / 7**0.5
     assert third.p_value == pytest.approx(2 * stats.norm.sf(combined_score), rel=1e-6)
     assert (third.n_pairs, third.alpha) == (20, 0.0125)
@@ -218,14 +218,14 @@ def test_there_is_no_verdict_from_half_of_the_pairs(
 
 
 def test_a_lost_run_drops_its_pair_and_is_counted(judge_runs: Any) -> None:
-    total = judge_runs(baseline_and_twin=["lost", *BASELINE[1:]], search=BETTER).total
+    total = judge_runs(baseline_and_twin=["lost", *BASELINE[1:]], search=BETTER).primary
     assert (total.paired.n_pairs, total.dropped) == (7, 1)
     assert total.paired.gain == pytest.approx(np.mean(GAINS[1:]))
 
 
 def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_significant(judge_runs: Any) -> None:
     better_values = [value + 1.0 for value in BETTER]
-    total = judge_runs(baseline_and_twin=BASELINE, search=[None, *better_values[1:]]).total
+    total = judge_runs(baseline_and_twin=BASELINE, search=[None, *better_values[1:]]).primary
     differences = np.subtract([min(BASELINE), *better_values[1:]], BASELINE)
     assert total.paired.gain == pytest.approx(differences.mean())
     assert (total.paired.n_pairs, total.dropped, total.diverged, total.reference_diverged) == (8, 0, 1, 0)
@@ -233,18 +233,18 @@ def test_a_winner_that_diverges_is_counted_with_the_worst_value_and_not_signific
 
 
 def test_a_gain_over_runs_that_diverge_is_a_lower_bound(judge_runs: Any) -> None:
-    total = judge_runs(baseline_and_twin=[None, None, *BASELINE[2:]], search=BETTER).total
+    total = judge_runs(baseline_and_twin=[None, None, *BASELINE[2:]], search=BETTER).primary
     assert total.reference_diverged == 2 and total.significant
     assert total.paired.gain < 0.2
 
 
 def test_arms_that_always_diverge_are_equally_bad(judge_runs: Any) -> None:
-    total = judge_runs(baseline_and_twin=[None] * 8, search=[None] * 8).total
+    total = judge_runs(baseline_and_twin=[None] * 8, search=[None] * 8).primary
     assert (total.paired.gain, total.paired.p_value) == (0, 1)
 
 
 def test_pairs_on_which_both_diverge_say_nothing(judge_runs: Any) -> None:
-    total = judge_runs(baseline_and_twin=[None, *BASELINE[1:]], search=[None, *BETTER[1:]]).total
+    total = judge_runs(baseline_and_twin=[None, *BASELINE[1:]], search=[None, *BETTER[1:]]).primary
     assert (total.paired.n_pairs, total.diverged, total.reference_diverged) == (8, 1, 1)
     assert total.paired.gain == pytest.approx(sum(GAINS[1:]) / 8)
 
@@ -293,14 +293,14 @@ def test_a_winner_that_fails_less_often_by_mcnemars_test_is_recommended_for_its_
     pvalue = stats.binomtest(0, num_diverged).pvalue
     assert (pvalue < ALPHA) == is_shown
     verdict = judge_runs({"seeds": LONG}, **unstable_arms(num_diverged))
-    assert verdict.has_all_pairs and not verdict.total.significant
+    assert verdict.has_all_pairs and not verdict.primary.significant
     assert verdict.failures.p_value == pytest.approx(pvalue)
     assert verdict.is_more_stable == is_shown
     recommendation = verdict.recommendation
     assert (recommendation.reason, recommendation.action_without_training) == (
         ("stability", "train_with_schedule") if is_shown else (None, "change_nothing")
     )
-    assert recommendation.parameters == (PARAMETERS["search"] if is_shown else PARAMETERS["baseline"])
+    assert recommendation.params == (PARAMETERS["search"] if is_shown else PARAMETERS["baseline"])
 
 
 def test_failures_are_tested_on_all_pairs_alone(
@@ -321,5 +321,5 @@ def test_a_winner_that_fails_more_often_is_not_more_stable(judge_runs: Any) -> N
 
 def test_a_gain_that_is_shown_is_the_reason_even_where_the_winner_is_more_stable(judge_runs: Any) -> None:
     verdict = judge_runs({"seeds": {"confirm": 16}}, **unstable_arms(8, gain=0.3))
-    assert verdict.total.significant and verdict.is_more_stable
+    assert verdict.primary.significant and verdict.is_more_stable
     assert verdict.recommendation.reason == "gain"

@@ -13,7 +13,7 @@ from scipy import stats
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tempopt.verdict.pairs import winner_of
+from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.stages import next_tickets
 from tempopt.verdict.verdict import Verdict, compute_verdict
 from tests.simulated import ModelledStudy, SimulatedStudy, Worth
@@ -48,7 +48,7 @@ def simulate_study(
         for number in range(10)
     ]
     while new_tickets := next_tickets(tickets, spec):
-        winner = winner_of(tickets, spec)
+        winner = find_winner(tickets, spec)
         chosen_values = {
             t.pair: t.value for t in tickets if (t.kind, t.arm, t.parameters) == ("choose", "search", winner)
         }
@@ -65,10 +65,10 @@ def tally(spec: StudySpec, studies: Iterator[list[TicketRow]], truth: float) -> 
     for tickets in studies:
         verdict = compute_verdict(tickets, [], spec)
         assert verdict is not None
-        total = verdict.total.paired
+        total = verdict.primary.paired
         # A mean of accuracies that are multiples of 1/50 is off by rounding.
         num_covered += total.ci_low - 1e-9 <= truth <= total.ci_high + 1e-9
-        claims += verdict.total.significant
+        claims += verdict.primary.significant
     return claims, num_covered
 
 
@@ -167,14 +167,14 @@ def verdicts(simulated: type[SimulatedStudy], specs: list[StudySpec], ridge: flo
 def test_what_other_parameters_are_worth_is_not_credited_to_temperature(make_spec: Any) -> None:
     sections = {"search": {**SPACE, **OTHERS}}
     all_verdicts = verdicts(SimulatedStudy, [make_spec(sections, trials=20, seed=n) for n in range(100)])
-    assert is_within_level(sum(v.total.significant for v in all_verdicts), 100, ALPHA / 2)
+    assert is_within_level(sum(v.primary.significant for v in all_verdicts), 100, ALPHA / 2)
     assert is_within_level(sum(v.schedule_shown for v in all_verdicts), 100, ALPHA / 2)
     assert is_within_level(
-        sum(not v.total.paired.ci_low <= 0 <= v.total.paired.ci_high for v in all_verdicts), 100
+        sum(not v.primary.paired.ci_low <= 0 <= v.primary.paired.ci_high for v in all_verdicts), 100
     )
 
 
 @pytest.mark.long
 def test_along_a_ridge_of_temperature_and_rate_no_gain_is_shown(make_spec: Any) -> None:
     all_verdicts = verdicts(ModelledStudy, [make_spec({"search": SPACE}, seed=n) for n in range(60)], 1.0)
-    assert is_within_level(sum(v.total.significant for v in all_verdicts), 60, ALPHA / 2)
+    assert is_within_level(sum(v.primary.significant for v in all_verdicts), 60, ALPHA / 2)

@@ -1,11 +1,11 @@
-"""What is wrong with attention or with a temperature schedule, and what to do: findings from plain numbers.
+"""Find problems of attention or of a temperature schedule, with advice, from plain numbers.
 
-Heads are judged by entropy relative to ln of the keys that each query sees, since 2 nats are little among
-512 keys and impossible among 5, and an outlier has to be one among the other heads *and* in an absolute
-band. Of models without an unusual head about one in a hundred has a finding about the entropy of a head,
-however many heads it has (``benchmarks/diagnose.py``, which says of what models). The numbers come from
-``tempopt.attention.analysis.monitor`` or from anywhere else; nothing is changed here. The thresholds are
-constants below, each with where it comes from; a finding is a reason to look, no proof.
+Heads are judged by entropy relative to ln of the number of keys that each query sees, since 2 nats are little
+among 512 keys and impossible among 5. An outlier has to be one among the other heads *and* in an absolute
+band. About one in a hundred models without an unusual head has a finding about the entropy of a head, for any
+number of heads (``benchmarks/diagnose.py``, with the models). The numbers come from
+``tempopt.attention.analysis.monitor`` or another source. The thresholds are the constants below, with their
+sources; a finding is a reason to look, not a proof.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import median
 from typing import Literal
 
 from tempopt.attention.analysis.histories import (
-    FEWEST_FOR_TREND,
+    MIN_TREND_POINTS,
     QUERY_KEY_MAGNITUDE,
     HeadHistory,
     MonitorReport,
@@ -52,60 +52,65 @@ DISPERSED = 0.9
 """H / ln n above which attention is dispersed; the bound of the table's "late dispersion"."""
 
 DEAD = 0.01
-"""Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our convention."""
+"""Distance of H / ln n from 0 or 1 within which the weights no longer depend on the query. Our choice."""
 
 MIN_LOGIT_GROWTH = 2.0
-"""Growth of |q||k| over the latest half of the observations that is worth a look, by the slow end of its
-trend's interval: a doubling. In the first half of a healthy training it grows by more than that, from small
-weights. Our convention."""
+"""Growth of |q||k| over the latest half of the observations above which it is a finding, by the lower end of
+the trend's interval: a doubling. In the first half of a healthy training it grows by more than that, from
+small weights. Our choice.
+"""
 
 EARLY = 0.2
-"""Share of training that is its start, and with LATE its end: the fifths that the table calls so."""
+"""Share of training that is its start; the share after LATE is its end: the fifths of the table."""
 
 LATE = 0.8
 
 SLOW = EARLY / 2
-"""Share of the whole fall of the loss in the early part below which a start is slow: half a line's."""
+"""Share of the loss decrease in the early part below which a start is slow: half that of a line."""
 
 SETBACK = 1.0 / 3.0
-"""Share of adverse moves in all moves from which a curve oscillates: it goes back half of what it gains."""
+"""Share of adverse moves in all moves from which a curve oscillates: it loses half of what it gains."""
 
 FAST = 2.0
-"""|d ln tau / d progress| that is fast. Our convention: exponential 4 -> 1 over a whole training, which did
-well on max retrieval, has ln 4 = 1.39 and is not; the same within half of it has 2.77 and is."""
+"""|d ln tau / d progress| that is fast. Our choice: exponential 4 -> 1 over a whole training, which worked
+well on max retrieval, has ln 4 = 1.39 and is not fast; the same within half of it has 2.77 and is.
+"""
 
 TIMID = 0.1
-"""Accuracy minus mean confidence from which outputs are too timid. Our convention; calibrated is 0
-(Guo et al. 2017, "On Calibration of Modern Neural Networks")."""
+"""Accuracy minus mean confidence from which outputs are too timid. Our choice; calibrated outputs have 0 (Guo
+et al. 2017, "On Calibration of Modern Neural Networks").
+"""
 
 IGNORED = 0.1
-"""Predictions over labels of a class below which it is ignored. Our convention."""
+"""Predictions over labels of a class below which the class is ignored. Our choice."""
 
-FEWEST_POINTS = 3
-"""Points whose median is taken for the level of a curve, so that none of them alone decides."""
+MIN_POINTS = 3
+"""Number of points whose median is the level of a curve, so that no single point decides."""
 
-FEWEST_MOVES = 6
-"""Moves between validations that it takes to tell oscillation from bad luck: all adverse in 1 of 64."""
+MIN_MOVES = 6
+"""Smallest number of moves between validations that separates oscillation from chance: all adverse in 1 of
+64.
+"""
 
-# Observations that a trend is taken of at most.
+# largest number of observations in a trend
 _LATEST = 32
-# ... and at least, for one that is to hold for whatever number of heads.
-_FEWEST_FALLING = 12
+# smallest number for a trend that is valid for any number of heads
+_MIN_FALLING = 12
 _SHARES = ("entropy", "accuracy", "confidence")
-# By this much a share that was computed in half precision may leave [0, 1].
+# Half precision may put a share this far outside [0, 1].
 _ROUNDING = 1e-2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Anomaly:
-    """Something to look at.
+    """A finding about attention or training.
 
     Args:
-        kind: What it is.
+        kind: Kind of the finding.
         layer: Depth of the layer, None if it is about the whole model.
         head: Number of the head, None if it is about the whole layer or model.
-        evidence: What was seen, in numbers.
-        advice: What to do about it.
+        evidence: The observation, with numbers.
+        advice: Recommended action.
     """
 
     kind: Kind
@@ -117,21 +122,21 @@ class Anomaly:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCurves:
-    """What a training looked like from outside; what is left empty is not looked at.
+    """Curves of a training; empty ones are not used.
 
     Args:
         total_steps: Steps of the whole training, >= 1.
         train_loss: Loss on training data.
-        validation: The metric that counts.
-        direction: Whether ``validation`` is to ``minimize`` or to ``maximize``.
+        validation: The validation metric.
+        direction: ``minimize`` or ``maximize``, for ``validation``.
         entropy: Mean H / ln n over the model (:meth:`tempopt.attention.analysis.monitor.MonitorReport.mean`).
-        accuracy: Share of right predictions, in [0, 1].
+        accuracy: Share of correct predictions, in [0, 1].
         confidence: Mean probability of the predicted class, in [0, 1], on the same data.
-        labels: How often each class is right on the data of the last validation.
-        predictions: How often each class was predicted there.
+        labels: Number of examples of each class in the data of the last validation.
+        predictions: Number of predictions of each class on these data.
 
     Raises:
-        UsageError: Something is not finite, out of range or out of order.
+        UsageError: A value is not finite, out of range or out of order.
     """
 
     total_steps: int
@@ -159,18 +164,18 @@ class TrainingCurves:
 
 
 def diagnose(report: MonitorReport, curves: TrainingCurves, plan: TemperaturePlan) -> list[Anomaly]:
-    """Return all findings, by :func:`anomalies` and :func:`troubleshoot`.
+    """Return all findings of :func:`anomalies` and :func:`troubleshoot`.
 
     Args:
-        report: What the monitor saw.
-        curves: What training looked like; without an entropy the report's is taken.
-        plan: The plan that it was trained with.
+        report: Report of the monitor.
+        curves: Curves of the training; without an entropy that of the report is used.
+        plan: The plan of the training.
     """
     return [*anomalies(report), *troubleshoot(curves, plan, entropy=report.mean("entropy"))]
 
 
 def anomalies(report: MonitorReport) -> list[Anomaly]:
-    """Return what is unusual about layers and heads at the latest observation, and where they are heading."""
+    """Return unusual layers and heads at the latest observation, and adverse trends."""
     histories = report.of("entropy")
     latest_entropy: dict[int, dict[int, float]] = {}
     for history in histories:
@@ -189,21 +194,21 @@ def anomalies(report: MonitorReport) -> list[Anomaly]:
 
 
 def _trend_confidence(histories: Sequence[HeadHistory]) -> float:
-    """Return the confidence of each trend at which any of them is a false alarm in 1 % of models."""
+    """Return the confidence of each trend at which 1 % of models have a false alarm."""
     return 1.0 - FALSE_ALARMS / max(len(histories), 1)
 
 
 def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Anomaly]:
-    """Return layers whose heads are collapsed or dispersed as a whole, and heads that are unlike the others.
+    """Return layers whose heads are collapsed or dispersed as a whole, and heads that differ from the others.
 
-    Heads are compared by :func:`tempopt.attention.analysis.outliers.outliers`; where there are too few, a
-    head is judged by itself, and found where it is dead and its layer is not.
+    Heads are compared by :func:`tempopt.attention.analysis.outliers.outliers`. Where there are too few, a
+    head is judged alone, and reported if it is dead and its layer is not.
 
     Args:
         entropy: H / ln n, in [0, 1], by layer and head.
 
     Raises:
-        UsageError: if an entropy is outside [0, 1]: it is in nats then, or with another n.
+        UsageError: An entropy is outside [0, 1]: it is in nats, or relative to another n.
     """
     findings = []
     for layer, heads in entropy.items():
@@ -231,12 +236,12 @@ def entropy_anomalies(entropy: Mapping[int, Mapping[int, float]]) -> list[Anomal
 
 
 def troubleshoot(curves: TrainingCurves, plan: TemperaturePlan, *, entropy: Points = ()) -> list[Anomaly]:
-    """Return what the troubleshooting table has to say: a symptom with its likely cause, and what to change.
+    """Return the findings of the troubleshooting table: a symptom, its likely cause, and what to change.
 
     Args:
-        curves: What training looked like.
-        plan: The plan that it was trained with.
-        entropy: Used where ``curves`` has none.
+        curves: Curves of the training.
+        plan: The plan of the training.
+        entropy: Mean entropy over steps, used if ``curves`` has none.
     """
     entropy = curves.entropy or entropy
     _check_points("entropy", entropy, share=True)
@@ -287,14 +292,15 @@ def _head_anomaly(layer: int, head: int, value: float, outlier: Outlier) -> Anom
 
 
 def _find_falling_entropy(history: HeadHistory, confidence: float) -> Anomaly | None:
-    """Return a finding if entropy falls so that it will be far below COLLAPSED before as long again.
+    """Return a finding if entropy falls so fast that it will be far below COLLAPSED after as many steps
+    again.
 
-    The trend is a line through the latest half of what was observed, at the slow end of its interval. A fall
-    that goes by halves towards a floor above COLLAPSED, as of a head that has learned where to look, is not
-    found.
+    The trend is a line through the latest half of the observations, at the slow end of its interval. An
+    exponential decay to a floor above COLLAPSED, as of a head that has learned where to look, is not
+    reported.
     """
     num_latest = min(_LATEST, len(history.steps) // 2)
-    if num_latest < _FEWEST_FALLING:
+    if num_latest < _MIN_FALLING:
         return None
     course = history.trend(latest=num_latest, confidence=confidence)
     if course is None or not course.falls or history.last < COLLAPSED:
@@ -320,9 +326,9 @@ def _find_falling_entropy(history: HeadHistory, confidence: float) -> Anomaly | 
 def _find_growing_logits(history: HeadHistory, confidence: float) -> Anomaly | None:
     num_latest = min(_LATEST, len(history.steps) // 2)
     steps, values = history.steps[-num_latest:], history.values[-num_latest:]
-    if num_latest < FEWEST_FOR_TREND or min(values) <= 0.0:
+    if num_latest < MIN_TREND_POINTS or min(values) <= 0.0:
         return None
-    # what grows by shares is a line in logarithms
+    # exponential growth is a line in logarithms
     course = trend(steps, [math.log(value) for value in values], confidence=confidence)
     if course is None or math.exp(course.low * (steps[-1] - steps[0])) < MIN_LOGIT_GROWTH:
         return None
@@ -338,16 +344,16 @@ def _find_growing_logits(history: HeadHistory, confidence: float) -> Anomaly | N
 
 def _slow_start(curves: TrainingCurves, plan: TemperaturePlan, entropy: Points) -> Anomaly | None:
     early_losses, early_entropies = _early_values(curves, curves.train_loss), _early_values(curves, entropy)
-    if len(early_losses) < 2 * FEWEST_POINTS or not early_entropies:
+    if len(early_losses) < 2 * MIN_POINTS or not early_entropies:
         return None
     sharpness = median(early_entropies)
-    first_loss = median(early_losses[:FEWEST_POINTS])
-    final_loss = median(value for _, value in curves.train_loss[-FEWEST_POINTS:])
-    early_drop, total_drop = first_loss - median(early_losses[-FEWEST_POINTS:]), first_loss - final_loss
+    first_loss = median(early_losses[:MIN_POINTS])
+    final_loss = median(value for _, value in curves.train_loss[-MIN_POINTS:])
+    early_drop, total_drop = first_loss - median(early_losses[-MIN_POINTS:]), first_loss - final_loss
     if sharpness >= COLLAPSED or early_drop > max(SLOW * total_drop, 0.0):
         return None
     begins = "warmup_start" if isinstance(plan.schedule, WarmupAnneal) else "temperature_init"
-    begins = "the first of temperature_knots" if _is_drawn(plan) else begins
+    begins = "the first of temperature_knots" if _has_knots(plan) else begins
     return Anomaly(
         kind="slow_start",
         evidence=f"In the first {EARLY:.0%} of training the loss fell by {early_drop:.3g} of "
@@ -358,16 +364,18 @@ def _slow_start(curves: TrainingCurves, plan: TemperaturePlan, entropy: Points) 
 
 
 def _find_oscillation(curves: TrainingCurves, plan: TemperaturePlan) -> Anomaly | None:
-    """Return a finding if validation goes back and forth while the temperature moves fast."""
+    """Return a finding if validation oscillates while the temperature changes fast."""
     sign = 1.0 if curves.direction == "maximize" else -1.0
     gains, rates = [], []
     for (step, score), (next_step, next_score) in itertools.pairwise(curves.validation):
-        rate = _log_rate(plan, progress(step, curves.total_steps), progress(next_step, curves.total_steps))
+        rate = _mean_log_rate(
+            plan, progress(step, curves.total_steps), progress(next_step, curves.total_steps)
+        )
         if abs(rate) >= FAST:
             gains.append(sign * (next_score - score))
             rates.append(abs(rate))
     total_change = math.fsum(abs(gain) for gain in gains)
-    if len(gains) < FEWEST_MOVES or total_change == 0:
+    if len(gains) < MIN_MOVES or total_change == 0:
         return None
     setback = math.fsum(-gain for gain in gains if gain < 0) / total_change
     if setback < SETBACK:
@@ -385,7 +393,7 @@ def _late_dispersion(curves: TrainingCurves, plan: TemperaturePlan, entropy: Poi
     late_entropies = [value for step, value in entropy if progress(step, curves.total_steps) >= LATE]
     if not late_entropies or median(late_entropies) <= DISPERSED:
         return None
-    ends = "the last of temperature_knots" if _is_drawn(plan) else "temperature_final"
+    ends = "the last of temperature_knots" if _has_knots(plan) else "temperature_final"
     if isinstance(plan.schedule, Constant):
         ends = "temperature_init, or by a schedule that moves temperature_final,"
     return Anomaly(
@@ -399,7 +407,7 @@ def _late_dispersion(curves: TrainingCurves, plan: TemperaturePlan, entropy: Poi
 def _timid_outputs(curves: TrainingCurves) -> Anomaly | None:
     confidence = dict(curves.confidence)
     gaps = [value - confidence[step] for step, value in curves.accuracy if step in confidence]
-    gap = median(gaps[-FEWEST_POINTS:]) if len(gaps) >= FEWEST_POINTS else 0.0
+    gap = median(gaps[-MIN_POINTS:]) if len(gaps) >= MIN_POINTS else 0.0
     if gap < TIMID:
         return None
     return Anomaly(
@@ -428,15 +436,15 @@ def _ignored_classes(curves: TrainingCurves) -> Anomaly | None:
 
 
 def _early_values(curves: TrainingCurves, points: Points) -> list[float]:
-    """Return the values of the early part of training."""
+    """Return the values in the early part of training."""
     return [value for step, value in points if progress(step, curves.total_steps) <= EARLY]
 
 
-def _is_drawn(plan: TemperaturePlan) -> bool:
+def _has_knots(plan: TemperaturePlan) -> bool:
     return isinstance(plan.schedule, Piecewise) and plan.schedule.temperature_knots is not None
 
 
-def _log_rate(plan: TemperaturePlan, start: float, end: float) -> float:
+def _mean_log_rate(plan: TemperaturePlan, start: float, end: float) -> float:
     """Return the mean of d ln tau / d progress between two progresses; the layers share it."""
     if end == start:
         return 0.0

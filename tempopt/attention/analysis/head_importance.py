@@ -1,8 +1,8 @@
-"""What heads are worth, with intervals over batches: importance, what one does alone, what pruning costs.
+"""The worth of heads with intervals over batches: importance, contribution, and the cost of pruning.
 
-All of it goes through :class:`tempopt.attention.modules.head_gates.HeadGates`, in eval mode; the model is
-unchanged to the bit afterwards. Batches weigh the same, so give batches of one size. Intervals are t
-intervals over batches, 95 % for each number by itself: of 100 heads about five have an interval that misses.
+All use :class:`tempopt.attention.modules.head_gates.HeadGates` in eval mode; afterwards the model is
+unchanged to the bit. Batches have equal weights, so give batches of one size. Intervals are t intervals over
+batches, 95 % for each number alone: of 100 heads about five have an interval that misses.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tempopt.attention.modules.head_gates import (
 from tempopt.errors import UsageError
 
 Batch = TypeVar("Batch")
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 _BAR = 30
 
@@ -59,7 +59,7 @@ class HeadImportance:
     Args:
         layer: Depth of the layer.
         head: Number of the head.
-        importance: E |dL / d xi_h|, of its layer normalised or not.
+        importance: E |dL / d xi_h|, divided by the layer's norm or not.
     """
 
     layer: int
@@ -69,13 +69,13 @@ class HeadImportance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contribution:
-    """What one head does by itself.
+    """Contribution of a single head.
 
     Args:
         layer: Depth of the layer.
         head: Number of the head.
-        without: Change when this head is masked.
-        alone: Change when all other heads of its layer are masked, and this one is left.
+        without: Change when only this head is masked.
+        alone: Change when all other heads of its layer are masked.
     """
 
     layer: int
@@ -89,10 +89,10 @@ class PruningPoint:
     """The loss with some heads masked.
 
     Args:
-        count: How many heads are masked.
-        heads: By layer the heads that are.
+        count: Number of masked heads.
+        heads: Masked heads by layer.
         loss: The loss.
-        change: The loss less that of the whole model, batch by batch.
+        change: The loss minus that of the whole model, over batches.
     """
 
     count: int
@@ -103,11 +103,11 @@ class PruningPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruningCurve:
-    """What it costs to mask the least important heads.
+    """Cost of masking the least important heads.
 
     Args:
         points: By number of heads, ascending, from the whole model on.
-        batches: Batches that the loss was measured on.
+        batches: Number of batches of the loss.
     """
 
     points: tuple[PruningPoint, ...]
@@ -118,7 +118,7 @@ class PruningCurve:
         return [asdict(point) for point in self.points]
 
     def __str__(self) -> str:
-        """Return the curve as text: a bar is the loss above the least one."""
+        """Return the curve as text; a bar is the loss above the smallest one."""
         losses = [point.loss.mean for point in self.points]
         loss_range = max(losses) - min(losses) or 1.0
         lines = [
@@ -140,20 +140,20 @@ def importance_intervals(
 ) -> list[HeadImportance]:
     """Return the importance of each head with its interval over batches.
 
-    The means are those of :meth:`HeadGates.importance`. The standard errors are the jackknife's over batches
-    (Tukey 1958), in which the norm of the layer varies, too.
+    The means are those of :meth:`HeadGates.importance`. The standard errors are from the jackknife over
+    batches (Tukey 1958), in which the norm of the layer also varies.
 
     Args:
         gates: Gates on the model.
         loss: Runs the model on a batch and returns its loss, the mean over examples.
-        batches: At least two; ten or more make the interval one to rely on.
+        batches: At least two; the interval is reliable from about ten.
         normalise: Whether to divide by the l2 norm over the heads of each layer.
 
     Returns:
-        By layer and head. The importance is >= 0, an interval may reach below.
+        Sorted by layer and head. The importance is >= 0; an interval may extend below.
 
     Raises:
-        UsageError: if there are fewer than two batches, or a loss is no finite scalar.
+        UsageError: There are fewer than two batches, or a loss is not a finite scalar.
     """
     counts: list[int] = []
     sums: list[list[Tensor]] = []
@@ -183,20 +183,20 @@ def importance_intervals(
 def contributions(
     gates: HeadGates, measure: Callable[[Batch], Tensor | float], batches: Iterable[Batch]
 ) -> list[Contribution]:
-    """Return what each open head does by itself: the change without it, and with it alone in its layer.
+    """Return the contribution of each open head: the change without it, and with only it in its layer.
 
     Args:
-        gates: Gates on the model; heads that are pruned stay so, and are left out.
+        gates: Gates on the model; pruned heads stay pruned and are left out.
         measure: Runs the model on a batch. It returns a number, a loss or a metric, whose change is the
-            number less that of the model as it is; or an output, whose change is |o' - o| / |o|, the
-            distance from that of the model as it is in Euclidean norm.
+            difference to that of the unchanged model; or an output, whose change is |o' - o| / |o| in
+            Euclidean norm.
         batches: At least two. The model runs 2 * heads + 1 times on each.
 
     Returns:
-        By layer and head.
+        Sorted by layer and head.
 
     Raises:
-        UsageError: if there are fewer than two batches, or a number is not finite.
+        UsageError: There are fewer than two batches, or a number is not finite.
     """
     open_heads = {
         layer: [head for head in range(heads) if head not in gates.pruned.get(layer, ())]
@@ -206,15 +206,15 @@ def contributions(
     changes: list[list[tuple[float, float]]] = []
     with evaluating(gates.model), torch.no_grad():
         for batch in batches:
-            base_result = _result(measure, batch)
+            base_result = _measure(measure, batch)
             changes.append([])
             for layer, head in layer_heads:
                 with gates.prune_temporarily({layer: [head]}):
-                    without_change = _change(base_result, _result(measure, batch))
+                    without_change = _relative_change(base_result, _measure(measure, batch))
                 with gates.prune_temporarily(
                     {layer: [other_head for other_head in open_heads[layer] if other_head != head]}
                 ):
-                    alone_change = _change(base_result, _result(measure, batch))
+                    alone_change = _relative_change(base_result, _measure(measure, batch))
                 changes[-1].append((without_change, alone_change))
     _check_batches(len(changes))
     table_NP2 = np.array(changes).reshape(len(changes), len(layer_heads), 2)
@@ -239,33 +239,33 @@ def pruning_curve(
 ) -> PruningCurve:
     """Return the loss with the k least important heads masked, for k from 0 until one is left in each layer.
 
-    Which heads are the least important is found on ``choose``, and what masking them costs on ``judge``: on
-    the same batches the heads would be those that happen to matter little there, and the cost too low.
+    The heads are ranked on ``choose`` and the loss is measured on ``judge``: on the same batches, heads that
+    matter little by chance would be selected, and the cost would be too low.
 
     Args:
         gates: Gates on the model, all of them open.
         loss: Runs the model on a batch and returns its loss, the mean over examples.
         choose: Batches for importance, at least one.
         judge: Other batches for the loss, at least two; the model runs once on each for each k.
-        counts: The k to judge, besides 0; None for all of them.
+        counts: The values of k, besides 0; None for all.
 
     Raises:
-        UsageError: if a batch is in both, there are too few, heads are pruned already, a k is out of range,
-            or a loss is no finite scalar.
+        UsageError: A batch is in both, there are too few, heads are already pruned, a k is out of range, or a
+            loss is not a finite scalar.
     """
     if any(gates.pruned.values()):
         raise UsageError("Some heads are pruned already. Open all gates first: gates.restore().")
     choose_batches, judge_batches = list(choose), list(judge)
     if any(batch is judge_batch for batch in choose_batches for judge_batch in judge_batches):
         raise UsageError(
-            "Given a batch both to choose heads on and to judge the choice on, which would flatter it. Give "
+            "A batch is both in choose and in judge, which would bias the measured loss. Give "
             "other batches as judge."
         )
     _check_batches(len(judge_batches))
     importance = gates.importance(loss, choose_batches)
     num_spare = sum(heads - 1 for heads in gates.num_heads)
     pruning_counts = sorted({0, *(range(num_spare + 1) if counts is None else counts)})
-    base_losses: Floats | None = None
+    base_losses: FloatArray | None = None
     points = []
     for count in pruning_counts:
         heads = least_important(importance, count)
@@ -280,7 +280,7 @@ def pruning_curve(
     return PruningCurve(points=tuple(points), batches=len(judge_batches))
 
 
-def _result(measure: Callable[[Batch], Tensor | float], batch: Batch) -> Tensor:
+def _measure(measure: Callable[[Batch], Tensor | float], batch: Batch) -> Tensor:
     result = torch.as_tensor(measure(batch)).detach().double()
     if not bool(result.isfinite().all()):
         raise UsageError(
@@ -289,14 +289,14 @@ def _result(measure: Callable[[Batch], Tensor | float], batch: Batch) -> Tensor:
     return result
 
 
-def _change(base_result: Tensor, new_result: Tensor) -> float:
+def _relative_change(base_result: Tensor, new_result: Tensor) -> float:
     if base_result.numel() == 1:
         return new_result.item() - base_result.item()
     size = base_result.norm().clamp(min=torch.finfo(base_result.dtype).tiny)
     return float((new_result - base_result).norm() / size)
 
 
-def _estimate(values_N: Floats) -> Estimate:
+def _estimate(values_N: FloatArray) -> Estimate:
     error = float(values_N.std(ddof=1)) / math.sqrt(len(values_N))
     return _interval(float(values_N.mean()), error, len(values_N))
 

@@ -1,4 +1,4 @@
-"""What was measured of the heads of a model, as plain values; ``specialisation`` measures and judges."""
+"""Measures of the heads of a model, as plain values; ``specialisation`` computes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from scipy.stats import t
 
 FALSE_ALARMS = 0.01
-"""Share of models of random heads in which one is named, whatever number of heads they have."""
+"""Share of models of random heads in which any head is named, for any number of heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +21,15 @@ class HeadMeasure:
         head: Number of the head.
         measure: A pattern, ``uniform`` or ``positional``.
         score: For a pattern and ``uniform`` 1 at its purest and 0 at chance; for ``positional`` the share of
-            the pattern that inputs have in common.
+            the pattern that is common to all inputs.
         low: Lower end of its 95 % interval over inputs.
         high: Upper end.
         value: For a pattern the mean weight on its keys, for ``uniform`` H / ln n, else the score.
-        chance: What uniform attention gives to the pattern; for ``uniform`` the H / ln n of the most
-            selective head of the layer; for ``positional`` 0, that of a head of random content.
-        p: Bound on the chance that a random head of these weights does as much; None where the reference is
-            another.
-        named: Whether the head is called by this measure.
+        chance: Value of uniform attention for the pattern; for ``uniform`` the H / ln n of the most selective
+            head of the layer; for ``positional`` 0, that of a head that follows content.
+        p: Bound on the probability that a random head with these weights reaches this score; None for
+            measures with another reference.
+        named: Whether the head is named by this measure.
     """
 
     layer: int
@@ -46,12 +46,12 @@ class HeadMeasure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specialisations:
-    """What the heads of a model specialise in.
+    """Specialisations of the heads of a model.
 
     Args:
-        measures: By layer, head and measure, all that could be measured.
-        inputs: Inputs that it was measured on.
-        false_alarms: Share of models of random heads in which some head is named.
+        measures: All measures, by layer, head and measure.
+        inputs: Number of inputs.
+        false_alarms: Share of models of random heads in which any head is named.
     """
 
     measures: tuple[HeadMeasure, ...]
@@ -59,7 +59,7 @@ class Specialisations:
     false_alarms: float = FALSE_ALARMS
 
     def of(self, layer: int, head: int) -> dict[str, HeadMeasure]:
-        """Return what was measured of a head, by name of the measure; nothing of a head that was not seen."""
+        """Return the measures of a head, by name; empty if the head was not observed."""
         return {
             measure.measure: measure
             for measure in self.measures
@@ -68,7 +68,7 @@ class Specialisations:
 
     @property
     def names(self) -> dict[tuple[int, int], tuple[str, ...]]:
-        """The heads that are named, by layer and head: their names, the highest score first."""
+        """Names of the named heads, by layer and head, the highest score first."""
         measures_by_head: dict[tuple[int, int], list[HeadMeasure]] = {}
         for measure in self.measures:
             if measure.named:
@@ -83,7 +83,7 @@ class Specialisations:
         return [asdict(measure) for measure in self.measures]
 
     def __str__(self) -> str:
-        """Return a table of layers and heads: names, scores, and how much follows position."""
+        """Return a table of layers and heads: names, scores, and the share of position."""
         heads = sorted({(measure.layer, measure.head) for measure in self.measures})
         lines = [f"what heads do, over {self.inputs} inputs", "layer  head  positional  is"]
         for layer, head in heads:
@@ -102,6 +102,6 @@ def half_width(standard_error: float, samples: int) -> float:
 
     Args:
         standard_error: Standard error of the mean, >= 0.
-        samples: Number of samples that it is of, >= 2.
+        samples: Number of samples of the mean, >= 2.
     """
     return float(t.ppf(0.975, samples - 1)) * standard_error

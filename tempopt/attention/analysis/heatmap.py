@@ -1,4 +1,4 @@
-"""Attention weights of one head as a small picture: pooled numbers, and shades of text for a terminal."""
+"""Attention weights of one head as a small picture: pooled numbers, and text shades for a terminal."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tempopt.attention.functional.logits import to_wide_type
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
 
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 SHADES = " ░▒▓█"
-"""From no weight to the greatest weight of the picture, in equal steps."""
+"""Shades from no weight to the largest weight of the picture, in equal steps."""
 
 HIDDEN = "·"
-"""Where no query of a cell sees any of its keys."""
+"""Marks a cell in which no query sees any of its keys."""
 
 ROWS, COLUMNS = 24, 48
 
@@ -29,8 +29,8 @@ class Heatmap:
     """The weights of one head in cells of neighbouring queries and keys, as plain numbers.
 
     Args:
-        cells: For each group of queries and each group of keys the weight that a query of the one gives to
-            all keys of the other, in [0, 1]; a row sums to 1. The mean is over queries that see a key.
+        cells: For each group of queries and each group of keys, the weight that a query gives to all keys of
+            the group, in [0, 1]; a row sums to 1. The mean is over queries that see a key.
         visible: Whether any query of a cell sees any of its keys, in the same shape.
         query_edges: First query of each row, and the number of queries.
         key_edges: First key of each column, and the number of keys.
@@ -42,7 +42,7 @@ class Heatmap:
     key_edges: tuple[int, ...]
 
     def __str__(self) -> str:
-        """Return the picture: a line for each row, the number of its first query before it."""
+        """Return the picture: one line per row, beginning with the number of its first query."""
         max_cell = max(max(row) for row in self.cells)
         width = len(str(self.query_edges[-2]))
         lines = [f"queries down, keys across 0 to {self.key_edges[-1] - 1}; {SHADES[-1]} is {max_cell:.2g}"]
@@ -62,13 +62,13 @@ def heatmap(
 
     Args:
         weights_QK: Weights of one example and head, (Q, K), before dropout.
-        visible_QK: Who may see whom, a boolean that broadcasts to (Q, K); None for all.
-        rows: Most rows, >= 1; more queries than that are pooled.
-        columns: Most columns, >= 1, the same for keys.
+        visible_QK: Which keys each query sees, a boolean that broadcasts to (Q, K); None for all.
+        rows: Largest number of rows, >= 1; more queries are pooled.
+        columns: Largest number of columns, >= 1; more keys are pooled.
 
     Raises:
-        UsageError: if the weights have not two dimensions, have no query or key, or are not finite.
-        SpecError: ``rows`` or ``columns`` is not whole or below 1.
+        UsageError: The weights do not have two dimensions, have no query or key, or are not finite.
+        SpecError: ``rows`` or ``columns`` is not an integer or below 1.
     """
     check_count("rows", rows)
     check_count("columns", columns)
@@ -84,7 +84,7 @@ def heatmap(
         visible = np.ones(weights.shape, dtype=bool)
     else:
         visible = torch.broadcast_to(visible_QK, weights_QK.shape).cpu().numpy()
-    q_edges, k_edges = _edges(weights.shape[0], rows), _edges(weights.shape[1], columns)
+    q_edges, k_edges = _group_edges(weights.shape[0], rows), _group_edges(weights.shape[1], columns)
     has_keys = visible.any(axis=1)
     num_rows = np.add.reduceat(has_keys, q_edges[:-1], dtype=np.float64).clip(min=1.0)
     visible_weights = np.where(visible, weights, 0.0)
@@ -100,7 +100,7 @@ def heatmap(
     )
 
 
-def _edges(length: int, max_groups: int) -> list[int]:
-    """Return where groups of nearly equal size begin, and the length."""
+def _group_edges(length: int, max_groups: int) -> list[int]:
+    """Return the beginnings of groups of nearly equal size, and the length."""
     groups = min(length, max_groups)
     return [index * length // groups for index in range(groups + 1)]

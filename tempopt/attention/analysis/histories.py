@@ -1,4 +1,4 @@
-"""What a monitor has seen of heads over training, and where it is heading; no tensors."""
+"""Observations of a monitor over training, and their trends, without tensors."""
 
 from __future__ import annotations
 
@@ -32,14 +32,16 @@ NAMES = (
     "local",
     QUERY_KEY_MAGNITUDE,
 )
-"""What a monitor can observe: all of ``STATISTICS``, and ``query_key_magnitude``."""
+"""Everything that a monitor can observe: ``STATISTICS``, and ``query_key_magnitude``."""
 
-FEWEST_FOR_TREND = 5
-"""Points of which the interval of Theil and Sen's slope first is narrower than the range of all slopes."""
+MIN_TREND_POINTS = 5
+"""Smallest number of points at which the interval of the Theil-Sen slope is narrower than the range of
+slopes.
+"""
 
 _CONFIDENCE = 0.95
-# A correlation from one point to the next that is higher cannot be told from a trend by as few points.
-_HANGS_TOGETHER = 0.95
+# With a higher lag-one correlation, so few points cannot separate a trend from drift.
+_MAX_CORRELATION = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +50,7 @@ class Trend:
 
     Args:
         slope: The slope.
-        low: Lower end of its interval, of 95 % unless told otherwise.
+        low: Lower end of its interval, of 95 % by default.
         high: Upper end.
     """
 
@@ -65,31 +67,31 @@ class Trend:
 def trend(
     steps: Sequence[float], values: Sequence[float], *, confidence: float = _CONFIDENCE
 ) -> Trend | None:
-    """Return the robust slope of values over steps; None of fewer points than ``FEWEST_FOR_TREND``.
+    """Return the robust slope of values over steps; None for fewer points than ``MIN_TREND_POINTS``.
 
-    Up to 29 % of the points may be anything without moving it far, where a line of least squares follows
-    a single one. The interval allows for points that hang together, as those of a training do.
+    Up to 29 % of the points may be arbitrary without moving it far, whereas least squares follows a single
+    one. The interval accounts for autocorrelation, which the points of a training have.
     """
-    if len(values) < FEWEST_FOR_TREND:
+    if len(values) < MIN_TREND_POINTS:
         return None
     slope, level, low, high = theilslopes(values, steps, confidence)
     residuals = np.asarray(values) - level - slope * np.asarray(steps)
-    wider = _inflation(residuals - residuals.mean())
+    wider = _interval_inflation(residuals - residuals.mean())
     ends = (slope + wider * (end - slope) for end in (low, high))
     return Trend(slope=float(slope), low=float(next(ends)), high=float(next(ends)))
 
 
-def _inflation(residuals: NDArray[np.float64]) -> float:
-    """Return how much wider an interval is whose residuals hang together as those of an AR(1) process.
+def _interval_inflation(residuals: NDArray[np.float64]) -> float:
+    """Return the factor by which an interval widens if its residuals are correlated as in an AR(1) process.
 
-    That is sqrt((1 + r) / (1 - r)) with their correlation r from one to the next (Hamed & Rao 1998), without
-    the bias that few points give it (Kendall 1954).
+    It is sqrt((1 + r) / (1 - r)) with the lag-one correlation r (Hamed & Rao 1998), corrected for the bias at
+    few points (Kendall 1954).
     """
     count, square = len(residuals), float(residuals @ residuals)
     if square == 0.0:
         return 1.0
     correlation = float(residuals[1:] @ residuals[:-1]) / square
-    r = min(max((correlation * count + 1.0) / max(count - 3.0, 1.0), 0.0), _HANGS_TOGETHER)
+    r = min(max((correlation * count + 1.0) / max(count - 3.0, 1.0), 0.0), _MAX_CORRELATION)
     return math.sqrt((1.0 + r) / (1.0 - r))
 
 
@@ -101,7 +103,7 @@ class HeadHistory:
         statistic: Name in ``STATISTICS``, or ``query_key_magnitude``.
         layer: Depth of the layer.
         head: Number of the head.
-        first: The value that was observed first of all.
+        first: The first value that was observed.
         steps: Steps of the latest observations, ascending.
         values: Values at these steps, at least one.
     """
@@ -119,13 +121,13 @@ class HeadHistory:
         return self.values[-1]
 
     def trend(self, *, latest: int = 32, confidence: float = _CONFIDENCE) -> Trend | None:
-        """Return the slope over the latest observations; None if there are too few for one."""
+        """Return the slope over the latest observations; None if there are too few."""
         return trend(self.steps[-latest:], self.values[-latest:], confidence=confidence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorReport:
-    """What a monitor has seen.
+    """Observations of a monitor.
 
     Args:
         histories: One for each statistic, layer and head that was observed.
@@ -134,17 +136,17 @@ class MonitorReport:
     histories: tuple[HeadHistory, ...]
 
     def of(self, statistic: str) -> tuple[HeadHistory, ...]:
-        """Return the histories of a statistic, by layer and head; none if it was not observed.
+        """Return the histories of a statistic, by layer and head; empty if it was not observed.
 
         Raises:
-            UsageError: if there is no statistic of that name.
+            UsageError: There is no statistic of that name.
         """
         if statistic not in NAMES:
             raise UsageError(unknown("statistic", statistic, NAMES))
         return tuple(history for history in self.histories if history.statistic == statistic)
 
     def mean(self, statistic: str) -> tuple[tuple[int, float], ...]:
-        """Return (step, mean over all heads) of a statistic, at the steps where all of them were observed."""
+        """Return (step, mean over all heads) of a statistic, at the steps with observations of all heads."""
         heads = [dict(zip(history.steps, history.values, strict=True)) for history in self.of(statistic)]
         steps = sorted(set.intersection(*(set(head) for head in heads))) if heads else []
         return tuple((step, math.fsum(head[step] for head in heads) / len(heads)) for step in steps)

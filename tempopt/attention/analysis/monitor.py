@@ -1,8 +1,8 @@
-"""AttentionMonitor: statistics of attention over training, from a few queries now and then.
+"""AttentionMonitor: statistics of attention over training, from small samples of queries.
 
-It is fed from wherever attention is computed and knows no trainer; what is worth worrying about in its
-report is said by ``tempopt.attention.analysis.diagnose``. In a distributed run each process watches its own
-share.
+It receives queries and keys from wherever attention is computed and is independent of trainers;
+``tempopt.attention.analysis.diagnose`` judges its report. In a distributed run each process observes its own
+part of the data.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tempopt.attention.functional.logits import visible_pairs
 from tempopt.attention.modules.learned import check_count
 from tempopt.errors import UsageError
 
-# Of each statistic its value by head, None where no query counted or it is not finite.
+# Values of each statistic by head; None if no query counted or the value is not finite.
 _Values = Mapping[str, list[float | None]]
 
 
 class AttentionMonitor:
-    """Keeps statistics of attention over training, by layer and head.
+    """Collects statistics of attention over training, by layer and head.
 
     .. code-block:: python
 
@@ -44,21 +44,20 @@ class AttentionMonitor:
         ...
         print(anomalies(monitor.report()))
 
-    It costs O(queries * keys) where it is due and nothing elsewhere. A step and layer counts once: that
-    activation checkpointing computes a layer again in backward, or that a step has several batches,
-    changes nothing. Which queries it looks at follows from ``seed``, step and layer alone, and no global
-    generator is touched. What is not finite, as in a run that diverges, is not kept. Call it outside of
-    what is compiled.
+    It costs O(queries * keys) at due steps and nothing elsewhere. A step and layer are observed once, even if
+    activation checkpointing computes a layer again in backward, or a step has several batches. The sampled
+    queries depend on ``seed``, step and layer only, without a global generator. Values that are not finite,
+    as in a run that diverges, are dropped. Call it outside of compiled code.
 
     Args:
         every: Observe each step that is a multiple of this, >= 1.
-        queries: Queries to look at, drawn anew at each observation, >= 1.
-        examples: Examples of the batch to look at, the same, >= 1.
-        keep: Observations to keep of each layer, >= 1; the latest.
+        queries: Number of queries to sample at each observation, >= 1.
+        examples: Number of examples of the batch to sample at each observation, >= 1.
+        keep: Number of latest observations to keep of each layer, >= 1.
         seed: Seed of the draws, >= 0.
 
     Raises:
-        SpecError: A number is not whole, or below 1 (``seed``: below 0).
+        SpecError: A number is not an integer, or below 1 (``seed``: below 0).
     """
 
     def __init__(
@@ -95,26 +94,26 @@ class AttentionMonitor:
         is_causal: bool = False,
         valid_BQ: Tensor | None = None,
     ) -> None:
-        """Observe softmax attention from its queries and keys, if the step is due and not observed yet.
+        """Observe softmax attention by its queries and keys, if the step is due and not yet observed.
 
         Args:
-            step: Step of training, not below those observed before.
+            step: Step of training, not below earlier ones.
             layer: Depth of the layer, >= 0.
             q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
             k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
             scale: Factor on the logits; None is 1 / sqrt(D).
-            temperature: tau that the queries were divided by, > 0; a tensor broadcasts to (B, H, Q) without
-                B and Q, as 0-d or (H, 1). The Jacobian depends on it; ``query_key_magnitude`` is without it.
+            temperature: tau that the queries were divided by, > 0; a tensor broadcasts to (B, H, Q) without B
+                and Q, such as 0-d or (H, 1). The Jacobian depends on it; ``query_key_magnitude`` does not.
             attn_mask: Boolean or floating mask, or None.
             is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-            valid_BQ: True where a query is not padding; None if none is.
+            valid_BQ: True where a query is not padding; None if there is no padding.
         """
-        if not self._take(step, layer):
+        if not self._should_observe(step, layer):
             return
-        b, q = self._draw(step, layer, q_BHQD, valid_BQ)
+        b, q = self._sample(step, layer, q_BHQD, valid_BQ)
         q_BHQD, k_BHKD = q_BHQD.detach()[b][:, :, q], k_BHKD.detach()[b]
         valid_BQ = None if valid_BQ is None else valid_BQ[b][:, q]
-        masking = _part(attn_mask, b, q), is_causal
+        masking = _select_mask(attn_mask, b, q), is_causal
         weights_BHQK = attention_weights(
             q_BHQD, k_BHKD, scale=scale, attn_mask=masking[0], is_causal=is_causal, position_Q=q
         )
@@ -130,16 +129,16 @@ class AttentionMonitor:
             for name, statistic in STATISTICS.items()
             if weights_BHQK.shape[1] > 1 or name != "head_similarity"
         }
-        # the mean is over the keys that some query sees that counts
+        # average over the keys that at least one counting query sees
         counts_BHQ = attention.counts_BHQ
         seen_BHK = (attention.visible_BHQK & counts_BHQ.unsqueeze(-1)).any(dim=-2)
         size_BHQ = query_key_magnitude(q_BHQD, k_BHKD, scale=scale, seen_BHK=seen_BHK)
         tau = torch.as_tensor(temperature, device=size_BHQ.device)
         results[QUERY_KEY_MAGNITUDE] = (size_BHQ * tau, counts_BHQ)
-        self._keep(step, layer, results)
+        self._store(step, layer, results)
 
     def report(self) -> MonitorReport:
-        """Return what was observed so far."""
+        """Return the observations so far."""
         series: dict[tuple[str, int, int], tuple[list[int], list[float]]] = {}
         for layer, observations in sorted(self._history.items()):
             for step, values in observations:
@@ -164,7 +163,7 @@ class AttentionMonitor:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was observed, as numbers, names and lists alone, to go on from exactly."""
+        """Return the observations as numbers, names and lists, from which the monitor continues exactly."""
         return {
             "seen": [list(entry) for entry in self._last_step_by_layer.items()],
             "first": [[*key, value] for key, value in self._first.items()],
@@ -175,7 +174,7 @@ class AttentionMonitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up what :meth:`state_dict` kept, of a monitor with the same arguments."""
+        """Restore a state from :meth:`state_dict` of a monitor with the same arguments."""
         self._last_step_by_layer = {layer: step for layer, step in state["seen"]}
         self._first = {(layer, name, head): value for layer, name, head, value in state["first"]}
         self._history = {
@@ -183,8 +182,8 @@ class AttentionMonitor:
             for layer, observations in state["history"]
         }
 
-    def _take(self, step: int, layer: int) -> bool:
-        """Return whether this is to be observed; if so, it will not be a second time."""
+    def _should_observe(self, step: int, layer: int) -> bool:
+        """Return whether to observe this step and layer, and mark it as observed."""
         last_step = self._last_step_by_layer.get(layer, -1)
         if not self.due(step) or step == last_step:
             return False
@@ -196,10 +195,12 @@ class AttentionMonitor:
         self._last_step_by_layer[layer] = step
         return True
 
-    def _draw(
+    def _sample(
         self, step: int, layer: int, rows_BHQX: Tensor, valid_BQ: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """Return the examples and the queries to look at, of those that are no padding in some example."""
+        """Return the sampled examples, and the sampled queries among those that are not padding in all of
+        them.
+        """
         entropy = np.random.SeedSequence((self.seed, step, layer)).generate_state(1)
         generator = torch.Generator().manual_seed(int(entropy[0]))
         examples = torch.randperm(len(rows_BHQX), generator=generator)[: self.examples]
@@ -209,9 +210,9 @@ class AttentionMonitor:
         order = torch.randperm(len(queries), generator=generator)[: self.queries]
         return examples.to(rows_BHQX.device), queries[order].sort().values.to(rows_BHQX.device)
 
-    def _keep(self, step: int, layer: int, results: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    def _store(self, step: int, layer: int, results: Mapping[str, tuple[Tensor, Tensor]]) -> None:
         sums = [head_sums(*result) for result in results.values()]
-        # One transfer from the device for all of them.
+        # a single transfer from the device for all statistics
         totals, counts = torch.stack(
             [torch.stack([total, count.double()], dim=0) for total, count in sums], dim=1
         ).tolist()
@@ -226,8 +227,8 @@ class AttentionMonitor:
                     self._first.setdefault((layer, name, head), value)
 
 
-def _part(attn_mask: Tensor | None, b: Tensor, q: Tensor) -> Tensor | None:
-    """Return the mask of some examples and queries."""
+def _select_mask(attn_mask: Tensor | None, b: Tensor, q: Tensor) -> Tensor | None:
+    """Return the mask of the sampled examples and queries."""
     if attn_mask is None:
         return None
     if attn_mask.ndim == 4 and attn_mask.shape[0] > 1:

@@ -1,4 +1,4 @@
-"""Heads of a model that are unlike the others, at a rate of false alarms for the model as a whole."""
+"""Heads of a model that differ from the others, at a rate of false alarms for the model as a whole."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from statistics import median
 
 FALSE_ALARMS = 0.01
-"""Share of models without an unusual head in which one is found, whatever number of heads they have."""
+"""Share of models without an unusual head in which one is reported, for any number of heads."""
 
-FEWEST_PEERS = 3
-"""Other heads that it takes to say what is usual: of two, the median absolute deviation is half their gap."""
+MIN_PEERS = 3
+"""Smallest number of other heads to compare with: the median absolute deviation of two is half their gap."""
 
 MOST_UNUSUAL = 1.0 / 8.0
-"""Share of heads that can be unusual, but one in any model: more than that are usual."""
+"""Largest share of unusual heads, though one is possible in any model; more than that are usual."""
 
-# Median absolute deviation of the logit of H / ln n within a layer before the heads of a model are looked at,
-# and the number of heads for which that stands.
+# Prior median absolute deviation of the logit of H / ln n within a layer, and its weight in heads.
 _PRIOR_MAD, _PRIOR_HEADS = 0.4, 20.0
-# How much nearer to 0 or 1 an entropy is makes no difference.
+# Differences of an entropy closer to 0 or 1 than this are ignored.
 _NEAREST = 3e-3
 
 
@@ -30,7 +29,7 @@ class Outlier:
     Args:
         usual: Median of H / ln n of the heads that it is compared with.
         gap: Distance in the logit of H / ln n from the nearest head that is not unusual, signed.
-        needed: The distance that it takes.
+        needed: Smallest significant distance.
     """
 
     usual: float
@@ -42,21 +41,21 @@ _Heads = dict[tuple[int, int], float]
 
 
 def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int], Outlier]:
-    """Return the heads that are unlike all others, by layer and head.
+    """Return the heads that differ from all others, by layer and head.
 
-    Compared are the logits of H / ln n, each less the median of the other heads of its layer, or of all
-    layers with fewer than :data:`FEWEST_PEERS` other heads. Where they have exponential tails of scale b the
-    outermost is further from the next than b ln(2/α), on either side, in a share α of models, of however many
-    heads (Rényi 1953); lighter tails have smaller gaps. b is the median absolute deviation over ln 2,
-    moderated by what is usual in models, so that a few heads that agree by chance make no outlier of another.
-    Where layers scatter by very unlike amounts, or tails are far heavier, α is exceeded.
+    The logits of H / ln n are compared, each minus the median of the other heads of its layer, or of all
+    layers with fewer than :data:`MIN_PEERS` other heads. If they have exponential tails of scale b, the
+    outermost is further from the next than b ln(2/α), on either side, in a share α of models, for any number
+    of heads (Rényi 1953); lighter tails have smaller gaps. b is the median absolute deviation over ln 2,
+    shrunk towards a prior, so that a few heads that agree by chance do not make another one an outlier. If
+    layers scatter by very different amounts, or tails are far heavier, α is exceeded.
 
     Args:
         entropy: H / ln n, in [0, 1], by layer and head.
     """
     groups = list(_groups(entropy))
     residuals, medians = _residuals_and_medians(groups)
-    if len(residuals) <= FEWEST_PEERS:
+    if len(residuals) <= MIN_PEERS:
         return {}
     needed_gap = _scale(residuals) * math.log(2.0 / FALSE_ALARMS)
     outlier_heads: dict[tuple[int, int], Outlier] = {}
@@ -75,7 +74,7 @@ def outliers(entropy: Mapping[int, Mapping[int, float]]) -> dict[tuple[int, int]
 
 
 def heads_without_peers(entropy: Mapping[int, Mapping[int, float]]) -> list[tuple[int, int]]:
-    """Return the heads that :func:`outliers` compares with none, by layer and head."""
+    """Return the heads that :func:`outliers` cannot compare, by layer and head."""
     compared_heads = {key for group in _groups(entropy) for key in group}
     return [
         (layer, head)
@@ -86,15 +85,15 @@ def heads_without_peers(entropy: Mapping[int, Mapping[int, float]]) -> list[tupl
 
 
 def _groups(entropy: Mapping[int, Mapping[int, float]]) -> Iterator[_Heads]:
-    """Yield the heads that are compared with one another: those of each wide layer, and all the others."""
+    """Yield the groups of heads that are compared: each wide layer, and all other layers together."""
     narrow_heads: _Heads = {}
     for layer, heads in entropy.items():
         group = {(layer, head): value for head, value in heads.items()}
-        if len(heads) > FEWEST_PEERS:
+        if len(heads) > MIN_PEERS:
             yield group
         else:
             narrow_heads |= group
-    if len(narrow_heads) > FEWEST_PEERS:
+    if len(narrow_heads) > MIN_PEERS:
         yield narrow_heads
 
 
@@ -103,7 +102,7 @@ def _residuals_and_medians(groups: list[_Heads]) -> tuple[_Heads, _Heads]:
     residuals: _Heads = {}
     medians: _Heads = {}
     for group in groups:
-        # a middle of few heads is uncertain itself
+        # the median of few heads is itself uncertain
         width = math.sqrt(1.0 + math.pi / (2.0 * (len(group) - 1)))
         for key, value in group.items():
             medians[key] = median(other_value for other_key, other_value in group.items() if other_key != key)

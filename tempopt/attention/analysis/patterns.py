@@ -1,7 +1,7 @@
-"""Where attention goes if a head does one simple thing, and how much of its weight goes there beyond chance.
+"""Simple patterns of attention, and the weight of a head on each of them beyond chance.
 
-A pattern names some keys for each query: its own position, the one before it, the same token elsewhere. Which
-heads are called by a pattern is decided in ``tempopt.attention.analysis.specialisation``.
+A pattern consists of some keys for each query: its own position, the one before it, the same token elsewhere.
+``tempopt.attention.analysis.specialisation`` decides which heads are named by a pattern.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tempopt.attention.functional.logits import to_wide_type
 from tempopt.errors import SpecError, UsageError, unknown
 
 WINDOW = 2
-"""Positions on either side of a query that are local, unless told otherwise."""
+"""Default number of positions on either side of a query that are local."""
 
 
 def _offset(distance: int) -> Callable[[Tensor, Tensor, int], Tensor]:
@@ -43,11 +43,12 @@ _BY_POSITION: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
 }
 
 POSITION_PATTERNS = tuple(_BY_POSITION)
-"""Patterns that follow from positions: the query's own, the one before, the one after, the first key that any
-query of the example sees, and those at most ``window`` away."""
+"""Patterns by position: the query's own, the one before, the one after, the first key that any query of the
+example sees, and keys at most ``window`` positions away.
+"""
 
 CONTENT_PATTERNS = ("same_token", "induction")
-"""Patterns that follow from the tokens: other keys that hold the query's token, and keys right behind one."""
+"""Patterns by token: other keys with the query's token, and keys right behind one of these."""
 
 PATTERNS = (*POSITION_PATTERNS, *CONTENT_PATTERNS)
 
@@ -60,19 +61,19 @@ def pattern_keys(
     tokens_BK: Tensor | None = None,
     window: int = WINDOW,
 ) -> Tensor:
-    """Return the keys that a pattern names among the visible ones, as a boolean (B, H, Q, K).
+    """Return the visible keys of a pattern, as a boolean (B, H, Q, K).
 
     Args:
         pattern: A name in ``PATTERNS``.
-        visible_BHQK: Who may see whom, a boolean (B, H, Q, K).
-        position_Q: Which key each query is; None for 0 to Q - 1.
-        tokens_BK: Whole numbers that tell the tokens at the keys; needed for ``same_token`` and
+        visible_BHQK: Which keys each query sees, a boolean (B, H, Q, K).
+        position_Q: Key index of each query; None for 0 to Q - 1.
+        tokens_BK: Integers that identify the tokens of the keys; required for ``same_token`` and
             ``induction``. Each query has to be one of the keys, as in self-attention.
         window: Distance of the farthest keys that are ``local``, >= 1.
 
     Raises:
         SpecError: There is no such pattern, or ``window`` is below 1.
-        UsageError: The pattern needs tokens that are missing, or of another shape than the keys.
+        UsageError: The pattern needs tokens, which are missing or have another shape than the keys.
     """
     if pattern not in PATTERNS:
         raise SpecError(unknown("pattern", pattern, PATTERNS))
@@ -91,19 +92,19 @@ def pattern_keys(
         elsewhere_QK = _offsets(visible_BHQK, position_Q) != 0
         return visible_BHQK & ((own_BQ1 == tokens_BK.unsqueeze(1)) & elsewhere_QK).unsqueeze(1)
     behind_BQK = own_BQ1 == tokens_BK.roll(1, dims=-1).unsqueeze(1)
-    # nothing is before the first key, and what comes right after the query is where it is read from
+    # the first key follows nothing, and the key after the query is the one that it predicts
     behind_BQK[..., 0] = False
     behind_BQK &= _offsets(visible_BHQK, position_Q) != 1
     return visible_BHQK & behind_BQK.unsqueeze(1)
 
 
 def pattern_weight(weights_BHQK: Tensor, keys_BHQK: Tensor, visible_BHQK: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weight that each query gives to a pattern's keys, and what uniform attention would give.
+    """Return the weight of each query on a pattern's keys, and that of uniform attention.
 
     Args:
         weights_BHQK: Weights.
         keys_BHQK: The pattern's keys, from :func:`pattern_keys`.
-        visible_BHQK: Who may see whom.
+        visible_BHQK: Which keys each query sees.
 
     Returns:
         (B, H, Q) each, in [0, 1]; 0 where a query sees none of these keys.
@@ -117,7 +118,7 @@ def pattern_weight(weights_BHQK: Tensor, keys_BHQK: Tensor, visible_BHQK: Tensor
 def above_chance(weight: Tensor, chance: Tensor) -> tuple[Tensor, Tensor]:
     """Return (weight - chance) / (1 - chance), and where a query has a choice: 0 < chance < 1.
 
-    1 is all of the weight, 0 what uniform attention gives; below 0 the head avoids these keys.
+    1 is all of the weight, 0 that of uniform attention; below 0 the head avoids these keys.
     """
     counts = (chance > 0.0) & (chance < 1.0)
     room = (1.0 - chance).masked_fill(~counts, 1.0)
@@ -133,19 +134,19 @@ def pattern_score(
     tokens_BK: Tensor | None = None,
     window: int = WINDOW,
 ) -> tuple[Tensor, Tensor]:
-    """Return by how much the weight on a pattern's keys is above chance, and for which queries that is said.
+    """Return how far the weight on a pattern's keys is above chance, and for which queries this is defined.
 
-    The score is (m - c) / (1 - c) with the weight m on these keys and the share c of them among the visible
-    keys: 1 for a head that does nothing else, 0 for uniform attention, at any length and mask. Queries that
-    see none of the keys, or no others, are not counted.
+    The score is (m - c) / (1 - c) with the weight m on these keys and their share c among the visible keys: 1
+    for a head that attends to nothing else, 0 for uniform attention, at any length and mask. Queries that see
+    none of the keys, or no others, are not counted.
 
     Args:
         weights_BHQK: Weights.
         pattern: A name in ``PATTERNS``.
-        visible_BHQK: Who may see whom.
-        position_Q: As for :func:`pattern_keys`, and the arguments that follow too.
-        tokens_BK: As there.
-        window: As there.
+        visible_BHQK: Which keys each query sees.
+        position_Q: As for :func:`pattern_keys`, like the following arguments.
+        tokens_BK: As for :func:`pattern_keys`.
+        window: As for :func:`pattern_keys`.
 
     Returns:
         (B, H, Q) each; the score is 0 where the boolean is False.
@@ -158,5 +159,5 @@ def pattern_score(
 
 
 def _offsets(visible_BHQK: Tensor, position_Q: Tensor) -> Tensor:
-    """Return by how much each key comes after each query, (Q, K)."""
+    """Return the offset of each key from each query, (Q, K)."""
     return torch.arange(visible_BHQK.shape[-1], device=visible_BHQK.device) - position_Q[:, None]

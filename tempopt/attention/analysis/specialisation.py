@@ -1,10 +1,10 @@
-"""What each head of a model specialises in: patterns above chance over inputs, and whether position decides.
+"""Specialisation of each head: patterns above chance over inputs, and dependence on position.
 
-The patterns are those of ``tempopt.attention.analysis.patterns``; here is accumulated and judged, and the
-rates are measured by ``benchmarks/heads.py``. A head is named by a pattern only if two things hold:
+The patterns are those of ``tempopt.attention.analysis.patterns``; this module accumulates and judges them,
+and ``benchmarks/heads.py`` measures the rates. A head is named by a pattern only under two conditions:
 
 - **It is large.** The score, (m - c) / (1 - c) with the weight m on the pattern's keys and the share c that
-  uniform attention gives them, is above :data:`LEAST_SCORE` by the lower end of its interval over inputs.
+  uniform attention gives them, is above :data:`MIN_SCORE` by the lower end of its interval over inputs.
   Attention of a model as libraries initialise it is near uniform, and its scores are near 0.
 - **It is no chance of a random head**, however sharp: one whose weights are as they are, but fall on keys
   that have nothing to do with the pattern. With m_q keys of the pattern among those that query q sees, and
@@ -67,31 +67,31 @@ from tempopt.errors import AttachError, UsageError
 
 Batch = TypeVar("Batch")
 
-LEAST_SCORE = 0.5
-"""Score from which a head can be named: half of the weight that uniform attention puts elsewhere. Ours."""
+MIN_SCORE = 0.5
+"""Score from which a head can be named: half of the weight of uniform attention elsewhere. Our choice."""
 
 UNIFORM = 0.1
-"""1 - H / ln n of a uniform head over that of the most selective head of its layer, at most."""
+"""Largest 1 - H / ln n of a uniform head, relative to that of the most selective head of its layer."""
 
 FLAT = 0.01
-"""1 - H / ln n of a uniform head at most."""
+"""Largest 1 - H / ln n of a uniform head."""
 
 SELECTIVE = 0.1
-"""1 - H / ln n from which a head is selective, so that others can be uniform beside it."""
+"""1 - H / ln n from which a head is selective, so that others in its layer can be uniform."""
 
-Floats = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
-# In descending order of what they say: a head that attends to itself is local as a matter of course.
-_SAYS_MORE = ("diagonal", "previous_token", "next_token")
+# from the most specific: a head that attends to itself is also local
+_MORE_SPECIFIC = ("diagonal", "previous_token", "next_token")
 # Exponents l of Chernoff's bound, which holds for each: small ones for diffuse heads, large for sharp ones.
 _EXPONENTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-# Units beyond this share one: the bound stays one, and what is kept stays small.
+# Further units share one: the bound stays valid, and the state stays small.
 _UNITS = 64
 _ROUNDING = 1e-9
 
 
 class HeadSpecialisation:
-    """Accumulates what heads do over inputs, and says what they specialise in.
+    """Accumulates measures of heads over inputs, and reports their specialisation.
 
     .. code-block:: python
 
@@ -101,26 +101,26 @@ class HeadSpecialisation:
                 seen.update_weights(layer, weights, is_causal=True, tokens_BK=batch)
         print(seen.report())
 
-    An example of a batch is one input. Give whole inputs, all of their queries, in eval mode, and at least
-    two in a batch: ``positional`` compares those of one batch. What is kept is small and on the CPU.
+    An example of a batch is one input. Give complete inputs with all of their queries, in eval mode, and at
+    least two in a batch: ``positional`` compares those of one batch. The state is small and on the CPU.
 
     Args:
         window: Distance of the farthest keys that are ``local``, >= 1.
 
     Raises:
-        SpecError: ``window`` is not whole or below 1.
+        SpecError: ``window`` is not an integer or below 1.
     """
 
     def __init__(self, *, window: int = WINDOW) -> None:
         check_count("window", window)
         self.window = window
         self._sums: dict[tuple[int, str], _PatternSums] = {}
-        self._flatness: dict[int, list[Floats]] = {}
-        self._deviation_products: dict[int, list[Floats]] = {}
+        self._flatness: dict[int, list[FloatArray]] = {}
+        self._deviation_products: dict[int, list[FloatArray]] = {}
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers that were seen."""
+        """The observed layers."""
         return tuple(sorted(self._flatness))
 
     @torch.no_grad()
@@ -136,7 +136,7 @@ class HeadSpecialisation:
         valid_BQ: Tensor | None = None,
         tokens_BK: Tensor | None = None,
     ) -> None:
-        """Look at the inputs of a batch by the queries and keys of softmax attention.
+        """Add the inputs of a batch by the queries and keys of softmax attention.
 
         Args:
             layer: Depth of the layer, >= 0.
@@ -145,9 +145,9 @@ class HeadSpecialisation:
             scale: Factor on the logits; None is 1 / sqrt(D).
             attn_mask: Boolean or floating mask, or None.
             is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-            valid_BQ: True where a query is not padding; None if none is.
-            tokens_BK: Whole numbers that tell the tokens at the keys, for the patterns by content; None to
-                leave these out.
+            valid_BQ: True where a query is not padding; None if there is no padding.
+            tokens_BK: Integers that identify the tokens of the keys, for the patterns by token; None to leave
+                these out.
         """
         masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         weights_BHQK = attention_weights(q_BHQD, k_BHKD, scale=scale, **masking)
@@ -164,10 +164,10 @@ class HeadSpecialisation:
         valid_BQ: Tensor | None = None,
         tokens_BK: Tensor | None = None,
     ) -> None:
-        """Look at the inputs of a batch by their attention weights, before dropout; else as :meth:`update`.
+        """Add the inputs of a batch by their attention weights, before dropout; otherwise as :meth:`update`.
 
         Raises:
-            UsageError: if the weights are negative or do not sum to 1, or the number of heads changes.
+            UsageError: The weights are negative or do not sum to 1, or the number of heads changes.
         """
         check_count("layer", layer, min_value=0)
         attention = visible_attention(
@@ -190,12 +190,12 @@ class HeadSpecialisation:
             self._deviation_products.setdefault(layer, []).append(_deviation_products(attention))
 
     def report(self) -> Specialisations:
-        """Return what the heads specialise in, over the inputs so far.
+        """Return the specialisations of the heads, over the inputs so far.
 
         Raises:
-            UsageError: if fewer than two inputs were seen, so that there is no interval over them.
+            UsageError: There are fewer than two inputs, so that there is no interval over them.
         """
-        inputs = min((_inputs(parts) for parts in self._flatness.values()), default=0)
+        inputs = min((_count_inputs(parts) for parts in self._flatness.values()), default=0)
         if inputs < 2:
             raise UsageError(f"Given {inputs} inputs; an interval over inputs needs two. Give at least two.")
         counted_sums = {key: sums for key, sums in self._sums.items() if sums.counted}
@@ -206,7 +206,7 @@ class HeadSpecialisation:
         implied_heads = {
             (measure.layer, measure.head)
             for measure in measures
-            if measure.named and measure.measure in _SAYS_MORE
+            if measure.named and measure.measure in _MORE_SPECIFIC
         }
         measures = [
             replace(measure, named=False)
@@ -232,27 +232,27 @@ def specialisations(
     tokens: Callable[[Batch], Tensor] | None = None,
     window: int = WINDOW,
 ) -> Specialisations:
-    """Return what the heads of a model specialise in, over the inputs of some batches, in eval mode.
+    """Return the specialisations of the heads of a model, over the inputs of some batches, in eval mode.
 
-    A :class:`tempopt.TemperedModule` shows its queries and keys as it runs. For any other model give
-    ``weights``: of a model of transformers that was loaded with ``attn_implementation="eager"`` it is
-    ``lambda batch: model(**batch, output_attentions=True).attentions``.
+    A :class:`tempopt.TemperedModule` exposes its queries and keys as it runs. For any other model give
+    ``weights``: for a model of transformers loaded with ``attn_implementation="eager"`` it is ``lambda batch:
+    model(**batch, output_attentions=True).attentions``.
 
     Args:
         model: The model.
-        batches: Whole inputs, at least two in all and better two or more in each batch.
+        batches: Complete inputs, at least two in total, preferably two or more in each batch.
         run: Runs the model on a batch; None for ``model(batch)``. Not used with ``weights``.
         weights: Runs the model on a batch and returns the attention weights (B, H, Q, K) of each layer in
-            depth order; None for a model that shows its attention.
-        masking: With ``weights``: returns how they were masked, by ``attn_mask``, ``is_causal`` and
-            ``valid_BQ`` as for :meth:`HeadSpecialisation.update_weights`; None if every query sees all keys.
-        tokens: Returns whole numbers (B, K) that tell the tokens of a batch, for ``same_token`` and
+            depth order; None for a model that exposes its attention.
+        masking: With ``weights``: returns their masks by ``attn_mask``, ``is_causal`` and ``valid_BQ`` as for
+            :meth:`HeadSpecialisation.update_weights`; None if every query sees all keys.
+        tokens: Returns integers (B, K) that identify the tokens of a batch, for ``same_token`` and
             ``induction``; None to leave these out.
         window: Distance of the farthest keys that are ``local``, >= 1.
 
     Raises:
-        AttachError: if the model shows no attention and ``weights`` is None.
-        UsageError: if no attention was seen, fewer than two inputs were, or weights do not sum to 1.
+        AttachError: The model does not expose its attention and ``weights`` is None.
+        UsageError: No attention was observed, there are fewer than two inputs, or weights do not sum to 1.
     """
     specialisation = HeadSpecialisation(window=window)
     observed: Any = getattr(model, "observed", None)
@@ -283,17 +283,17 @@ def specialisations(
 
 
 class _PatternSums:
-    """What is kept of one pattern in one layer: by input for intervals, by unit for the bound on chance."""
+    """Sums of one pattern in one layer: by input for intervals, by unit for the bound on chance."""
 
     def __init__(self, heads: int) -> None:
         self.heads = heads
-        self._inputs: list[Floats] = []
+        self._count_inputs: list[FloatArray] = []
         self._units = np.zeros((heads, _UNITS, 2))
         self._exponentials = np.zeros((len(_EXPONENTS), heads, _UNITS))
 
     @property
     def counted(self) -> bool:
-        """Whether any query had the choice."""
+        """Whether any query had a choice."""
         return bool(self._units[..., 1].any())
 
     def add(
@@ -315,26 +315,26 @@ class _PatternSums:
         score_BHQ, counts_BHQ = above_chance(weight_BHQ, chance_BHQ)
         counts_BHQ = (counts_BHQ & attention.counts_BHQ).double()
         parts = (score_BHQ * counts_BHQ, counts_BHQ, weight_BHQ * counts_BHQ, chance_BHQ * counts_BHQ)
-        self._inputs.append(torch.stack([part.double().sum(dim=-1).T for part in parts]).cpu().numpy())
+        self._count_inputs.append(torch.stack([part.double().sum(dim=-1).T for part in parts]).cpu().numpy())
         bound_LBHQ = exponentials_LBHQ.double() * keys_BHQK.sum(dim=-1)
-        if (group_choices := _together(attention, pattern, tokens_BK, window)) is not None:
+        if (group_choices := _grouped_choices(attention, pattern, tokens_BK, window)) is not None:
             bound_LBHQ = torch.maximum(bound_LBHQ, _mean_exponentials(*group_choices))
         bound_LBHQ = bound_LBHQ.exp()
         if pattern in CONTENT_PATTERNS and tokens_BK is not None:
             unit_BQ = tokens_BK[:, attention.position_Q] % _UNITS
         else:
             unit_BQ = (attention.position_Q % _UNITS).expand(len(counts_BHQ), -1)
-        self._exponentials += _by_unit(torch.where(counts_BHQ > 0.0, bound_LBHQ, 0.0), unit_BQ)
+        self._exponentials += _sum_by_unit(torch.where(counts_BHQ > 0.0, bound_LBHQ, 0.0), unit_BQ)
         unit_values = torch.stack([parts[2].double(), counts_BHQ])
-        self._units += _by_unit(unit_values, unit_BQ).transpose(1, 2, 0)
+        self._units += _sum_by_unit(unit_values, unit_BQ).transpose(1, 2, 0)
 
     def head_measures(self, layer: int, pattern: str, level: float) -> list[HeadMeasure]:
         """Return the measure of each head that has at least two inputs."""
-        score_HN, count_HN, weight_HN, chance_HN = np.concatenate(self._inputs, axis=-1)
+        score_HN, count_HN, weight_HN, chance_HN = np.concatenate(self._count_inputs, axis=-1)
         measures = []
         for head, (score, low, high) in _ratios(score_HN, count_HN).items():
             queries = count_HN[head].sum()
-            p = self._random(head)
+            p = self._chance_bound(head)
             measures.append(
                 HeadMeasure(
                     layer=layer,
@@ -346,13 +346,13 @@ class _PatternSums:
                     value=float(weight_HN[head].sum() / queries),
                     chance=float(chance_HN[head].sum() / queries),
                     p=p,
-                    named=low > LEAST_SCORE and p <= level,
+                    named=low > MIN_SCORE and p <= level,
                 )
             )
         return measures
 
-    def _random(self, head: int) -> float:
-        """Return the bound on the chance that a random head of these weights does as much."""
+    def _chance_bound(self, head: int) -> float:
+        """Return the bound on the probability that a random head with these weights reaches the score."""
         weight_U, count_U = self._units[head].T
         is_used = count_U > 0.0
         mean_U = weight_U[is_used] / count_U[is_used]
@@ -367,22 +367,23 @@ class _PatternSums:
 
 
 def _mean_exponentials(weight_BHQX: Tensor, number_BHQ: Tensor) -> Tensor:
-    """Return ln of the mean of exp(l a) over so many choices, for each exponent l: (exponents, B, H, Q).
+    """Return ln of the mean of exp(l a) over the given number of choices, for each exponent: (exponents, B,
+    H, Q).
 
-    What is no choice weighs nothing here, and exp(0) - 1 is nothing.
+    Choices that do not exist have weight 0, and exp(0) - 1 is 0.
     """
     number_BHQ = number_BHQ.clamp(min=1)
     logs = [(torch.expm1(exponent * weight_BHQX).sum(dim=-1) / number_BHQ).log1p() for exponent in _EXPONENTS]
     return torch.stack(logs).double()
 
 
-def _together(
+def _grouped_choices(
     attention: Attended, pattern: str, tokens_BK: Tensor | None, window: int
 ) -> tuple[Tensor, Tensor] | None:
-    """Return the weights of choices whose keys belong together, and their number; None for single keys.
+    """Return the weights and the number of choices whose keys belong together; None for single keys.
 
-    They are windows around each visible key for ``local``, and for patterns by content the keys of a token,
-    or right behind one, for each that is visible.
+    They are windows around each visible key for ``local``; for patterns by token they are the keys of a
+    visible token, or the keys right behind these.
     """
     weights_BHQK, visible_BHQK = attention.weights_BHQK, attention.visible_BHQK
     keys = weights_BHQK.shape[-1]
@@ -395,10 +396,10 @@ def _together(
         return inside_BHQK.masked_fill(~visible_BHQK, 0.0), attention.num_keys_BHQ
     if pattern not in CONTENT_PATTERNS or tokens_BK is None:
         return None
-    # each token by the place where it is first
+    # each token by its first position
     group_BK = (tokens_BK.unsqueeze(1) == tokens_BK.unsqueeze(2)).int().argmax(dim=-1)
     if pattern == "induction":
-        # nothing is before the first key, which is a group of its own
+        # the first key follows nothing and is its own group
         group_BK = F.pad(group_BK[:, :-1] + 1, (1, 0))
     group_BHQK = group_BK[:, None, None].expand(weights_BHQK.shape)
     weight_BHQG = torch.zeros_like(weights_BHQK).scatter_add_(-1, group_BHQK, weights_BHQK)
@@ -406,14 +407,14 @@ def _together(
     return weight_BHQG, (seen_BHQG > 0.0).sum(dim=-1)
 
 
-def _by_unit(values_XBHQ: Tensor, unit_BQ: Tensor) -> Floats:
+def _sum_by_unit(values_XBHQ: Tensor, unit_BQ: Tensor) -> FloatArray:
     """Return the sums over queries of each unit, (X, H, units)."""
     rows_XHN = values_XBHQ.transpose(1, 2).flatten(2)
     sums = rows_XHN.new_zeros(*rows_XHN.shape[:2], _UNITS)
     return np.asarray(sums.index_add_(-1, unit_BQ.flatten(), rows_XHN).cpu().numpy())
 
 
-def _flatness(attention: Attended) -> Floats:
+def _flatness(attention: Attended) -> FloatArray:
     """Return by head and input the sum of 1 - H / ln n over queries, and their number: (H, 2, B)."""
     most_BHQ = attention.num_keys_BHQ.clamp(min=2).to(attention.weights_BHQK.dtype).log()
     counts_BHQ = attention.counts_BHQ.double()
@@ -421,10 +422,10 @@ def _flatness(attention: Attended) -> Floats:
     return np.asarray(torch.stack([gap_BHQ.sum(-1).T, counts_BHQ.sum(-1).T], dim=1).cpu().numpy())
 
 
-def _deviation_products(attention: Attended) -> Floats:
+def _deviation_products(attention: Attended) -> FloatArray:
     """Return products of deviations from uniform attention by head and input: (H, 2, B).
 
-    The first is the product with the mean deviation of the other inputs, the second that with itself.
+    The first is the product with the mean deviation of the other inputs, the second the squared norm.
     """
     counts_BHQ1 = attention.counts_BHQ.unsqueeze(-1)
     others_1HQ1 = counts_BHQ1.sum(dim=0, keepdim=True) - 1
@@ -443,15 +444,15 @@ def _deviation_products(attention: Attended) -> Floats:
 
 
 def _ratios(
-    top_HN: Floats, bottom_HN: Floats, *, terms: float = 1.0, min_denominator: float = 0.0
+    top_HN: FloatArray, bottom_HN: FloatArray, *, terms: float = 1.0, min_denominator: float = 0.0
 ) -> dict[int, tuple[float, float, float]]:
     """Return sum top / sum bottom over inputs with its t interval, for each head with two or more.
 
     Args:
         top_HN: Numerators by head and input.
-        bottom_HN: Denominators; an input with none does not count.
+        bottom_HN: Denominators; inputs with 0 do not count.
         terms: Inputs in each numerator that vary: 2 in products with all other inputs (Hoeffding 1948).
-        min_denominator: Mean denominator below which there is nothing to tell.
+        min_denominator: Mean denominator below which the ratio is undefined.
     """
     ratios = {}
     for head, (top, bottom) in enumerate(zip(top_HN, bottom_HN, strict=True)):
@@ -466,8 +467,8 @@ def _ratios(
     return ratios
 
 
-def _uniform(layer: int, flatness_H2N: Floats) -> list[HeadMeasure]:
-    """Return how near to uniform each head is beside the most selective one of its layer."""
+def _uniform(layer: int, flatness_H2N: FloatArray) -> list[HeadMeasure]:
+    """Return the uniformity of each head relative to the most selective one of its layer."""
     gaps_H = flatness_H2N[:, 0].sum(axis=-1) / flatness_H2N[:, 1].sum(axis=-1).clip(min=1.0)
     most_selective = int(gaps_H.argmax())
     if len(gaps_H) < 2 or gaps_H[most_selective] <= _ROUNDING:
@@ -493,7 +494,7 @@ def _uniform(layer: int, flatness_H2N: Floats) -> list[HeadMeasure]:
     return measures
 
 
-def _positional(layer: int, shared_H2N: Floats) -> list[HeadMeasure]:
+def _positional(layer: int, shared_H2N: FloatArray) -> list[HeadMeasure]:
     ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, min_denominator=_ROUNDING)
     common: dict[str, Any] = {"layer": layer, "measure": "positional", "chance": 0.0}
     return [
@@ -502,5 +503,5 @@ def _positional(layer: int, shared_H2N: Floats) -> list[HeadMeasure]:
     ]
 
 
-def _inputs(parts: Sequence[Floats]) -> int:
+def _count_inputs(parts: Sequence[FloatArray]) -> int:
     return sum(int(part[:, 1].any(axis=0).sum()) for part in parts)

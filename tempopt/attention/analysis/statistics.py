@@ -1,11 +1,10 @@
-"""Numbers that describe attention weights, one for each query; nothing is accumulated or judged here.
+"""Statistics of attention weights, one value per query, without accumulation or judgement.
 
-Shape suffixes as in attention.py. All are in float32, or in float64 for float64 weights, and for looking
-at only: to put one into a loss take :func:`tempopt.attention.functional.entropy.attention_entropy`. What a
-mask hides is no choice of the query's, so many need to know which keys it sees (``visible_BHQK``, outside of
-which the weights are 0) or how many (``num_keys``, broadcasting to BHQ); where that is None it sees all. A
-query that sees fewer than two keys has no choice at all: what is returned for it is finite, and
-:class:`Attended` leaves it out of every mean, together with padded queries.
+Shape suffixes as in attention.py. All are in float32, or in float64 for float64 weights, and meant for
+observation: in a loss use :func:`tempopt.attention.functional.entropy.attention_entropy`. Many need the keys
+that a query sees (``visible_BHQK``, outside of which the weights are 0) or their number (``num_keys``,
+broadcasting to BHQ); None means that it sees all keys. A query that sees fewer than two keys has no choice:
+its value is finite, and :class:`Attended` leaves it out of every mean, as it does padded queries.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tempopt.attention.functional.entropy import normalised_entropy
 from tempopt.attention.functional.logits import (
     AttentionOptions,
     biased_logits,
-    for_each_head,
+    repeat_heads,
     to_wide_type,
     visible_pairs,
     wide_type,
@@ -39,15 +38,15 @@ def attention_weights(
     is_causal: bool = False,
     position_Q: Tensor | None = None,
 ) -> Tensor:
-    """Return the softmax weights (B, H, Q, K), before dropout; 0 throughout for a query that sees no key.
+    """Return the softmax weights (B, H, Q, K), before dropout; 0 for a query that sees no key.
 
     Args:
         q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
         k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
         scale: Factor on the logits; None is 1 / sqrt(D).
-        attn_mask: As for :func:`~tempopt.attention.functional.logits.visible_pairs`, and the others too.
-        is_causal: As there.
-        position_Q: As there.
+        attn_mask: As for :func:`~tempopt.attention.functional.logits.visible_pairs`, like the following.
+        is_causal: As for ``visible_pairs``.
+        position_Q: As for ``visible_pairs``.
     """
     options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, scale=scale)
     logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options, position_Q=position_Q)
@@ -59,20 +58,20 @@ def attention_weights(
 def weight_entropy(weights_BHQK: Tensor) -> Tensor:
     """Return -sum a ln a in nats, with 0 ln 0 = 0, from 0 to ln of the number of keys.
 
-    Weights are widened first: log(a + 1e-10) is NaN in float16, where 1e-10 is 0.
+    Weights are converted to float32 first: log(a + 1e-10) is NaN in float16, where 1e-10 is 0.
     """
     entropy_BHQ: Tensor = torch.special.entr(to_wide_type(weights_BHQK)).sum(dim=-1)
     return entropy_BHQ
 
 
 def gini(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
-    """Return the Gini coefficient over n visible keys: 0 for equal weights, (n - 1) / n for one key alone.
+    """Return the Gini coefficient over n visible keys: 0 for equal weights, (n - 1) / n for a single key.
 
     (n + 1 - 2 sum_i i a_[i]) / n with the weights in descending order: half of Gini's mean difference (1912)
     over the mean. Tutorials number that order as if it were ascending, which inverts the sign.
     """
     weights_BHQK = to_wide_type(weights_BHQK)
-    # Hidden keys weigh nothing, so they come last and shift no rank.
+    # Hidden keys have weight 0, so they come last and do not shift ranks.
     ordered_BHQK = weights_BHQK.sort(dim=-1, descending=True).values
     rank_K = torch.arange(1, weights_BHQK.shape[-1] + 1, device=weights_BHQK.device)
     n_BHQ = _counts(weights_BHQK, num_keys, min_keys=1)
@@ -86,7 +85,7 @@ def max_weight(weights_BHQK: Tensor) -> Tensor:
 
 
 def effective_tokens(weights_BHQK: Tensor) -> Tensor:
-    """Return 1 / sum a^2, the number of keys that would share equally, from 1 to n; 0 without weights.
+    """Return 1 / sum a^2, the equivalent number of keys with equal weights, from 1 to n; 0 without weights.
 
     The inverse participation ratio, in ecology the inverse Simpson index.
     """
@@ -101,13 +100,13 @@ def locality(
     """Return 1 - d / c: 1 for attention to the query's own position, 0 for uniform attention at any length.
 
     d is the mean distance |i - j| under the weights, c that under equal weights on the visible keys. Below 0
-    attention goes farther than by chance. A share of weight in a window, as in tutorials, is .69 for uniform
-    attention on 8 keys and .03 on 256, so it says more about length than about attention.
+    attention is farther than by chance. The share of weight in a window, as in tutorials, is .69 for uniform
+    attention on 8 keys and .03 on 256, so it measures length more than attention.
 
     Args:
         weights_BHQK: Weights.
-        visible_BHQK: Who may see whom.
-        position_Q: Which key each query is; None for 0 to Q - 1.
+        visible_BHQK: Which keys each query sees.
+        position_Q: Key index of each query; None for 0 to Q - 1.
     """
     weights_BHQK = to_wide_type(weights_BHQK)
     q_len, k_len = weights_BHQK.shape[-2:]
@@ -132,11 +131,11 @@ def self_attention(
 
     Args:
         weights_BHQK: Weights.
-        visible_BHQK: Who may see whom.
-        position_Q: Which key each query is; None for 0 to Q - 1.
+        visible_BHQK: Which keys each query sees.
+        position_Q: Key index of each query; None for 0 to Q - 1.
 
     Returns:
-        (B, H, Q) each; the weight is 0 where a query cannot see itself, and the boolean False.
+        (B, H, Q) each; where a query cannot see itself, the weight is 0 and the boolean False.
     """
     weights_BHQK = to_wide_type(weights_BHQK)
     q_len, k_len = weights_BHQK.shape[-2:]
@@ -152,15 +151,16 @@ def self_attention(
 
 
 def head_similarity(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
-    """Return each head's mean cosine with the other heads, less what independent heads would have.
+    """Return each head's mean cosine with the other heads, minus that of independent heads.
 
-    Cosine is taken query by query. Two heads that put their weights a and b on unrelated keys among the n
-    visible ones have the expected cosine 1 / (n |a| |b|), exactly: the mean over all orders of one of them.
-    Without it independent causal heads look half alike, merely because weights are positive and masked
-    alike. 0 for unrelated heads, 1 - 1/n for the same single key, below 0 for heads that avoid each other.
+    The cosine is computed per query. Two heads that put their weights a and b on unrelated keys among the n
+    visible ones have the expected cosine 1 / (n |a| |b|), exactly: the mean over all permutations of one of
+    them. Without this correction independent causal heads look half alike, only because weights are positive
+    and have the same mask. It is 0 for unrelated heads, 1 - 1/n for the same single key, below 0 for heads
+    that avoid each other.
 
     Raises:
-        UsageError: if there are fewer than two heads, so that there is nothing to compare.
+        UsageError: There are fewer than two heads, so that there is nothing to compare.
     """
     weights_BHQK = to_wide_type(weights_BHQK)
     heads = weights_BHQK.shape[1]
@@ -172,7 +172,7 @@ def head_similarity(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Ten
     norms_BHQ1 = weights_BHQK.norm(dim=-1, keepdim=True)
     unit_BHQK = weights_BHQK / norms_BHQ1.masked_fill(norms_BHQ1 == 0, 1.0)
     n_BHQ = _counts(weights_BHQK, num_keys, min_keys=1)
-    # By chance: the cosine of each head with an equal weight on every visible key, multiplied for the two.
+    # By chance: the product of the cosines of both heads with an equal weight on every visible key.
     chance_BHQ = unit_BHQK.sum(dim=-1) / n_BHQ.sqrt()
     others_BHQK = unit_BHQK.sum(dim=1, keepdim=True) - unit_BHQK
     others_chance_BHQ = chance_BHQ.sum(dim=1, keepdim=True) - chance_BHQ
@@ -186,12 +186,12 @@ def softmax_jacobian_norm(weights_BHQK: Tensor, *, temperature: Tensor | float =
 
     Args:
         weights_BHQK: Weights a.
-        temperature: tau, > 0, by which the logits were divided; a tensor broadcasts to (B, H, Q). Formulas
-            without it are off by the factor tau.
+        temperature: Divisor tau of the logits, > 0; a tensor broadcasts to (B, H, Q). Formulas without it are
+            off by the factor tau.
     """
     weights_BHQK = to_wide_type(weights_BHQK)
-    # The square is sum_i a_i^2 ((1 - a_i)^2 + sum_{j != i} a_j^2). The largest weight is taken apart, since
-    # what it leaves to the others is lost in 1 - a when it is near 1; for the rest, none above one half, the
+    # The square is sum_i a_i^2 ((1 - a_i)^2 + sum_{j != i} a_j^2). The largest weight is treated separately,
+    # since 1 - a loses the digits of the others when a is near 1. For the others, at most one half, the
     # bracket is 1 - 2 a_i + sum_j a_j^2.
     top_BHQ, place_BHQ = weights_BHQK.max(dim=-1)
     rest_BHQK = weights_BHQK.scatter(-1, place_BHQ.unsqueeze(-1), 0.0)
@@ -205,7 +205,7 @@ def softmax_jacobian_norm(weights_BHQK: Tensor, *, temperature: Tensor | float =
 
 
 def gradient_saturation(weights_BHQK: Tensor, num_keys: Tensor | None = None) -> Tensor:
-    """Return how much less gradient the softmax lets through than at equal weights: 1 for one key alone.
+    """Return how much less gradient the softmax passes than at equal weights: 1 for a single key.
 
     1 - |J| / |J_uniform| with |J_uniform| = sqrt(n - 1) / n, and 0 where J is the larger. The temperature
     divides both and cancels.
@@ -219,20 +219,20 @@ def gradient_saturation(weights_BHQK: Tensor, num_keys: Tensor | None = None) ->
 def query_key_magnitude(
     q_BHQD: Tensor, k_BHKD: Tensor, *, scale: float | None = None, seen_BHK: Tensor | None = None
 ) -> Tensor:
-    """Return |q| times the mean |k|, times the scale, for each query: what its logits can reach.
+    """Return |q| times the mean |k|, times the scale, for each query: the largest size of its logits.
 
-    Growth of it over training comes before attention entropy collapses (Zhai et al. 2023, "Stabilizing
+    It grows before attention entropy collapses (Zhai et al. 2023, "Stabilizing
     Transformer Training by Preventing Attention Entropy Collapse").
 
     Args:
         q_BHQD: Queries.
         k_BHKD: Keys; of fewer heads than the queries where groups of heads share them.
         scale: Factor on the logits; None is 1 / sqrt(D).
-        seen_BHK: Which keys count; None for all.
+        seen_BHK: Keys to average over; None for all.
     """
     dtype = wide_type(q_BHQD)
     scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
-    keys_BHK = for_each_head(k_BHKD, q_BHQD.shape[1]).to(dtype).norm(dim=-1)
+    keys_BHK = repeat_heads(k_BHKD, q_BHQD.shape[1]).to(dtype).norm(dim=-1)
     if seen_BHK is None:
         mean_BH1 = keys_BHK.mean(dim=-1, keepdim=True)
     else:
@@ -245,15 +245,15 @@ def query_key_magnitude(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """Attention weights with what their statistics need; :func:`visible_attention` makes one.
+    """Attention weights with the data for their statistics, from :func:`visible_attention`.
 
     Args:
         weights_BHQK: Weights in float32 or float64, 0 where hidden.
-        visible_BHQK: Who may see whom.
-        num_keys_BHQ: How many keys each query sees.
-        counts_BHQ: Which queries count: they see two keys or more and are no padding.
-        position_Q: Which key each query is.
-        temperature: tau by which the logits were divided, a tensor that broadcasts to (B, H, Q).
+        visible_BHQK: Which keys each query sees.
+        num_keys_BHQ: Number of keys that each query sees.
+        counts_BHQ: Queries that count: they see two keys or more and are not padding.
+        position_Q: Key index of each query.
+        temperature: Divisor tau of the logits, a tensor that broadcasts to (B, H, Q).
     """
 
     weights_BHQK: Tensor
@@ -273,18 +273,19 @@ def visible_attention(
     position_Q: Tensor | None = None,
     temperature: Tensor | float = 1.0,
 ) -> Attended:
-    """Return attention weights with the pairs that the masks leave visible, and the queries that count.
+    """Return attention weights with the visible pairs under the masks, and the queries that count.
 
     Args:
         weights_BHQK: Attention weights before dropout, of any floating type.
-        attn_mask: Boolean or floating mask that the weights were made with, or None.
+        attn_mask: Boolean or floating mask of the weights, or None.
         is_causal: Whether queries saw only keys up to their own position.
-        valid_BQ: True where a query is not padding; None if none is. A mask over keys cannot say it.
-        position_Q: Which key each query is; None for 0 to Q - 1.
+        valid_BQ: True where a query is not padding; None if there is no padding. A mask over keys cannot
+        express it.
+        position_Q: Key index of each query; None for 0 to Q - 1.
         temperature: tau, > 0; a tensor broadcasts to (B, H, Q).
 
     Raises:
-        UsageError: if the weights have not four dimensions.
+        UsageError: The weights do not have four dimensions.
     """
     if weights_BHQK.ndim != 4:
         raise UsageError(
@@ -296,7 +297,7 @@ def visible_attention(
     position_Q = _positions(q_len, position_Q, device)
     pairs = visible_pairs(q_len, k_len, attn_mask, is_causal, position_Q=position_Q, device=device)
     visible_BHQK = pairs.expand(weights_BHQK.shape)
-    # Counted before they are spread over batch and heads, which mostly see alike.
+    # counted before expansion over batch and heads, which mostly share a mask
     num_keys_BHQ = pairs.sum(dim=-1).expand(weights_BHQK.shape[:-1])
     counts_BHQ = num_keys_BHQ > 1
     if valid_BQ is not None:
@@ -316,10 +317,10 @@ def check_weights(attention: Attended) -> None:
     """Refuse weights that are negative or do not sum to 1 for each query that counts.
 
     Raises:
-        UsageError: if so; after dropout, for example, they sum to 1 in the mean only.
+        UsageError: They do; after dropout, for example, they sum to 1 in the mean only.
     """
     sums_BHQ = attention.weights_BHQK.sum(dim=-1)
-    # Asked so that NaN is wrong, too.
+    # negated, so that NaN is wrong as well
     wrong_BHQ = attention.counts_BHQ & ~((sums_BHQ - 1.0).abs() <= _SUM_TOLERANCE)
     negative_BHQ = (attention.weights_BHQK < 0).any(dim=-1) & attention.counts_BHQ
     for verb, problem_BHQ in (("sum to", wrong_BHQ), ("reach down to", negative_BHQ)):
@@ -388,7 +389,7 @@ STATISTICS: dict[str, Statistic] = {
     ),
     **{pattern: _pattern(pattern) for pattern in POSITION_PATTERNS},
 }
-"""Statistics of each query, (B, H, Q), and a boolean of the same shape that says where they count, by name.
+"""Name of a statistic to its function, which returns values (B, H, Q) and a boolean of where they count.
 
 ``entropy`` is H / ln n, ``effective_share`` the effective tokens over n; the patterns of position are by
 :func:`tempopt.attention.analysis.patterns.pattern_score`; the rest are the functions above.

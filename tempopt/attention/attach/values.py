@@ -35,8 +35,8 @@ from tempopt.temperature import (
     EntropyParameters,
     TemperatureParameters,
     TemperaturePlan,
+    is_custom_number,
     is_custom_schedule,
-    is_own_number,
 )
 from tempopt.temperature.ranges import HIGHEST, LOWEST, check_number
 
@@ -461,7 +461,7 @@ def _plan(
             '{"temperature_init": 0.1}.'
         )
     for name, value in values.items():
-        if name in VALUE_PARAMETERS or is_own_number(name):
+        if name in VALUE_PARAMETERS or is_custom_number(name):
             continue
         if name not in NEUTRAL:
             raise AttachError(unknown("temperature parameter", name, sorted(VALUE_PARAMETERS)))

@@ -1,11 +1,11 @@
-"""Entropy of attention, in nats, and the term that rewards or punishes it; nothing is logged here.
+"""Entropy of attention in nats, and the term that rewards or penalises it; nothing is logged here.
 
-Shape suffixes as in attention.py; S is the sequences that queries were sampled from, R those of each. The
-entropy is that of the weights before dropout and is computed from the logits, never as log(weights + eps),
-which is NaN in half precision and has no gradient where a key is masked.
+Shape suffixes as in attention.py; S is the number of sequences that queries were sampled from, R the rows of
+each. The entropy is that of the weights before dropout. It is computed from the logits, never as log(weights
++ eps), which is NaN in half precision and has no gradient where a key is masked.
 
-Cost: one pass of fused_entropy.py over tiles of the logits, so memory grows with Q + K. Only where a mask is
-learned is the (B, H, Q, K) matrix of logits made.
+Cost: one pass of fused_entropy.py over tiles of the logits, so memory grows with Q + K. Only a mask that
+requires a gradient needs the (B, H, Q, K) matrix of logits.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ def attention_entropy(
 ) -> Tensor:
     """Return the entropy of each query's attention weights, before dropout, in nats.
 
-    Exact and differentiable once, in memory that grows with Q + K; everything is accumulated in float32 or
-    better, under autocast too. One compiled graph serves every temperature, since that is in the queries.
+    Exact and once differentiable, in memory that grows with Q + K; accumulated in float32 or better, also
+    under autocast. One compiled graph serves every temperature, since the queries contain it.
 
     On a CUDA device, without a mask and with head dimensions that are multiples of 8, torch's
-    memory-efficient kernel is used, on the keys as values: H = logsumexp - q . E[k] scale, which in half
-    precision is as exact as the kernel's output is. That path has been checked with a stand-in for the kernel
-    only, and never been timed.
+    memory-efficient kernel is applied with the keys as values: H = logsumexp - q . E[k] scale. In half
+    precision this is as exact as the kernel's output. This path was tested with a stand-in for the kernel
+    only, and never timed.
 
     Args:
         q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
         k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
         scale: Factor on the logits; None is 1 / sqrt(D).
-        attn_mask: Boolean or floating mask that broadcasts to BHQK, or None. One that requires a gradient
-            gets it, at the price of the whole matrix of logits.
+        attn_mask: Boolean or floating mask that broadcasts to BHQK, or None. If it requires a gradient, it
+            gets one at the cost of the whole matrix of logits.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
 
     Returns:
@@ -60,7 +60,7 @@ def attention_entropy(
         keys. 0, with gradient 0, for a query that sees no key.
 
     Raises:
-        UsageError: The shapes do not fit, or (in the backward pass) the entropy is differentiated twice.
+        UsageError: The shapes do not fit, or (in the backward pass) a second derivative is requested.
     """
     options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, scale=scale)
     return _output_and_entropy(q_BHQD, k_BHKD, None, options)[1]
@@ -76,10 +76,11 @@ def attention_with_entropy(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return what attention returns and the entropy of its weights, for little more than the former costs.
+    """Return the output of attention and the entropy of its weights, at little more than the cost of the
+    output.
 
-    The output is that of :func:`torch.nn.functional.scaled_dot_product_attention` but for rounding; that of a
-    query that sees no key is 0, also where a floating mask hides by its type's lowest number.
+    The output is that of :func:`torch.nn.functional.scaled_dot_product_attention` up to rounding; it is 0 for
+    a query that sees no key, also where a floating mask hides keys by the lowest number of its type.
 
     Args:
         q_BHQD: Queries, tempered already.
@@ -87,9 +88,9 @@ def attention_with_entropy(
         v_BHKD: Values, of the keys' heads; the head dimension may differ from D.
         scale: Factor on the logits; None is 1 / sqrt(D).
         attn_mask: As for :func:`attention_entropy`.
-        is_causal: As there.
-        dropout_p: Dropout probability of the weights in [0, 1), which the entropy knows nothing of. With any,
-            output and entropy are computed apart, the output as torch computes it.
+        is_causal: As for :func:`attention_entropy`.
+        dropout_p: Dropout probability of the weights in [0, 1), which does not affect the entropy. If it is
+            not 0, output and entropy are computed separately, the output as by torch.
 
     Returns:
         The output, (B, H, Q, D of the values), in the queries' type or autocast's, and the entropy as
@@ -105,7 +106,7 @@ def attention_with_entropy(
 def _output_and_entropy(
     q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor | None, options: AttentionOptions
 ) -> tuple[Tensor, Tensor]:
-    """Return output and entropy; without values the output is not to be used."""
+    """Return output and entropy; without values the output is undefined."""
     attn_mask = options.attn_mask
     check_shapes(q_BHQD, k_BHKD, v_BHKD, attn_mask)
     is_learned = attn_mask is not None and attn_mask.requires_grad
@@ -124,16 +125,15 @@ def _output_and_entropy(
 
 
 def normalised_entropy(entropy_BHQ: Tensor, num_keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Return H / ln n, in [0, 1], and where it is defined.
+    """Return H / ln n, in [0, 1], and a mask of where it is defined.
 
     Args:
         entropy_BHQ: Entropy in nats.
         num_keys: Number n of visible keys, broadcasting to BHQ
             (:func:`tempopt.attention.functional.attention.visible_keys`).
 
-    Returns:
-        The ratio, 0 where n <= 1, and a boolean of the same shape, True where n > 1: a query with one key
-        has nothing to choose from and is to be left out of a mean.
+    The ratio, 0 where n <= 1, and a boolean of the same shape, True where n > 1. A query with a single key
+        has no choice and does not belong in a mean.
     """
     num_keys = num_keys.expand(entropy_BHQ.shape)
     return entropy_BHQ / num_keys.clamp(min=2).to(entropy_BHQ.dtype).log(), num_keys > 1
@@ -149,18 +149,19 @@ def regularised_attention(
     target: Tensor | float | None = None,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return attention with the entropy term's gradient attached, both from one pass over the logits.
+    """Return attention with the gradient of the entropy term attached, from one pass over the logits.
 
     Args:
         q_BHQD: Queries, tempered already.
         k_BHKD: Keys, as for :func:`attention_with_entropy`.
         v_BHKD: Values.
         options: Mask, causality, dropout and scale.
-        weight: ``entropy_lambda``, for all heads or for each; divide it by the number of layers, so that the
-            term does not grow with depth, and multiply it with the scale of the loss where a gradient scaler
-            is used.
+        weight: ``entropy_lambda``, one for all heads or one per head. Divide it by the number of layers, so
+            that the term does not grow with depth, and multiply it by the scale of the loss if a gradient
+            scaler is used.
         target: As for :func:`entropy_penalty`.
-        valid_BQ: True where a query is not padding; None if none is. A mask over keys cannot say it.
+        valid_BQ: True where a query is not padding; None if there is no padding. A mask over keys cannot
+        express it.
     """
     out_BHQD, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
     num_keys = _num_keys(q_BHQD, k_BHKD, options)
@@ -191,14 +192,14 @@ def logits_term(
     target: Tensor | float | None = None,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return :func:`entropy_penalty` of the softmax of logits, where the whole matrix of them is there.
+    """Return :func:`entropy_penalty` of the softmax of logits, given their whole matrix.
 
     Args:
-        logits_BHQK: Logits with their mask.
-        visible_BHQK: Which keys a query sees by that mask.
-        weight: As for :func:`regularised_attention`, and the arguments that follow too.
-        target: As there.
-        valid_BQ: As there.
+        logits_BHQK: Masked logits.
+        visible_BHQK: True where a query sees a key by that mask.
+        weight: As for :func:`regularised_attention`, like the following arguments.
+        target: As for :func:`regularised_attention`.
+        valid_BQ: As for :func:`regularised_attention`.
     """
     num_keys = visible_BHQK.sum(dim=-1)
     empty = (num_keys == 0).unsqueeze(-1)
@@ -219,25 +220,25 @@ def entropy_penalty(
     target: Tensor | float | None = None,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return what is to be added to a loss for the sake of entropy.
+    """Return the entropy term to add to a loss.
 
-    Without a target -mean(weight * H / ln n): a positive weight rewards entropy, a negative one punishes it.
-    With one mean(weight * (H / ln n - target)^2): a positive weight draws entropy towards the target from
-    either side (after Jha and Reagen 2025, "Entropy-Guided Attention for Private LLMs", arXiv:2501.03489,
-    whose term is a sum over the queries outside of a margin). The mean is over the queries that are valid
-    and see more than one key; it is 0 if there are none.
+    Without a target it is -mean(weight * H / ln n): a positive weight rewards entropy, a negative one
+    penalises it. With a target it is mean(weight * (H / ln n - target)^2): a positive weight moves entropy
+    towards the target from both sides (after Jha and Reagen 2025, "Entropy-Guided Attention for Private
+    LLMs", arXiv:2501.03489, whose term is a sum over the queries outside of a margin). The mean is over the
+    valid queries that see more than one key; it is 0 if there are none.
 
     Args:
         entropy_BHQ: Entropy in nats.
         num_keys: Number n of visible keys, broadcasting to BHQ
             (:func:`tempopt.attention.functional.attention.visible_keys`).
-        weight: One for all heads, or a tensor that broadcasts to (H,), one for each. As a tensor it can
-            follow a schedule without recompiling.
-        target: None, or the share of ln n aimed at, in [0, 1]: a number or a tensor, as ``weight``.
-        valid_BQ: True where a query is not padding; None if none is.
+        weight: One for all heads, or a tensor that broadcasts to (H,). A tensor can follow a schedule without
+            recompilation.
+        target: None, or the target share of ln n in [0, 1]: a number or a tensor, as ``weight``.
+        valid_BQ: True where a query is not padding; None if there is no padding.
 
     Raises:
-        SpecError: ``target`` is a number outside [0, 1]; what is in a tensor is not looked at.
+        SpecError: ``target`` is a number outside [0, 1]; the values of a tensor are not checked.
     """
     if target is not None and not isinstance(target, Tensor) and not 0.0 <= target <= 1.0:
         raise SpecError(
@@ -247,20 +248,20 @@ def entropy_penalty(
     ratio_BHQ, counts_BHQ = normalised_entropy(entropy_BHQ, num_keys)
     if valid_BQ is not None:
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
-    each_BHQ = -ratio_BHQ if target is None else (ratio_BHQ - _of_heads(target)).square()
-    total = (_of_heads(weight) * each_BHQ).masked_fill(~counts_BHQ, 0.0).sum()
+    each_BHQ = -ratio_BHQ if target is None else (ratio_BHQ - _align_with_heads(target)).square()
+    total = (_align_with_heads(weight) * each_BHQ).masked_fill(~counts_BHQ, 0.0).sum()
     return total / counts_BHQ.sum().clamp(min=1)
 
 
-def _of_heads(value: Tensor | float) -> Tensor | float:
+def _align_with_heads(value: Tensor | float) -> Tensor | float:
     return value.unsqueeze(-1) if isinstance(value, Tensor) and value.ndim > 0 else value
 
 
 def add_to_gradient(x: Tensor, term: Tensor, *, weight: Tensor | float = 1.0) -> Tensor:
-    """Return ``x``; when the loss is differentiated through it, ``weight * term`` is differentiated with it.
+    """Return ``x`` such that a backward pass through it also differentiates ``weight * term``.
 
-    So a module deep in a model can add a term to a loss that it never sees. ``x`` is unchanged to the bit,
-    and so is its gradient.
+    This lets a module deep in a model add a term to a loss that it has no access to. ``x`` and its gradient
+    are unchanged to the bit.
 
     Args:
         x: A tensor that leads to the loss.
@@ -285,7 +286,7 @@ class _AddToGradient(torch.autograd.Function):
 
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor | None, attn_mask: Tensor | None) -> None:
-    """Raise UsageError if queries, keys, values and mask do not belong together."""
+    """Refuse queries, keys, values and a mask whose types or shapes do not fit together."""
     check_types(q, k, v)
     remedy = ""
     if any(tensor is not None and tensor.ndim != 4 for tensor in (q, k, v)):
@@ -314,17 +315,17 @@ def _broadcasts(attn_mask: Tensor, shape: tuple[int, ...]) -> bool:
 
 
 def matrix_entropy(q_BHQD: Tensor, k_BHKD: Tensor, options: AttentionOptions) -> Tensor:
-    """Return what :func:`attention_entropy` does, from the whole matrix of logits."""
+    """Return the result of :func:`attention_entropy`, from the whole matrix of logits."""
     return _entropy_of_logits(*biased_logits(q_BHQD, k_BHKD, options))
 
 
 def _entropy_of_logits(logits_BHQK: Tensor, hidden: Tensor | None, empty: Tensor | None) -> Tensor:
-    """Return the entropy of the softmax of logits; arguments as :func:`biased_logits` returns them."""
+    """Return the entropy of the softmax of logits; arguments as returned by :func:`biased_logits`."""
     if hidden is None or empty is None:
         log_weights = logits_BHQK.log_softmax(dim=-1)
         return 0.0 - (log_weights.exp() * log_weights).sum(dim=-1)
     log_weights = logits_BHQK.masked_fill(hidden, float("-inf")).log_softmax(dim=-1)
-    # 0 ln 0 is 0, and its gradient too: minus infinity must not reach the product.
+    # 0 ln 0 is 0, and so is its gradient: the product must not contain minus infinity.
     finite = log_weights.masked_fill(hidden, 0.0)
     entropy_BHQ = 0.0 - (log_weights.exp() * finite).sum(dim=-1)
     return entropy_BHQ.masked_fill(empty.squeeze(-1), 0.0)
@@ -344,23 +345,23 @@ def sampled_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return each head's mean of H / ln n over a random subset of the queries, and its standard error.
 
-    For watching, not for training: it has no gradient. The subset is drawn without replacement from the
-    valid queries that see more than one key, of all sequences together, and is the same for all heads; the
-    standard error has the finite population correction, so it is 0 where every query was drawn.
+    For monitoring, not for training: it has no gradient. The subset is drawn without replacement from the
+    valid queries that see more than one key, over all sequences, and is the same for all heads. The standard
+    error has the finite population correction, so it is 0 if every query was drawn.
 
     Args:
         q_BHQD: Queries, tempered already.
         k_BHKD: Keys, as for :func:`attention_entropy`.
-        num_queries: How many queries are drawn, at least 2; all are where there are fewer.
+        num_queries: Number of queries to draw, at least 2; all queries if there are fewer.
         generator: Source of randomness on the CPU; None for torch's own.
         scale: As for :func:`attention_entropy`.
-        attn_mask: As there.
-        is_causal: As there.
-        valid_BQ: True where a query is not padding; None if none is.
+        attn_mask: As for :func:`attention_entropy`.
+        is_causal: As for :func:`attention_entropy`.
+        valid_BQ: True where a query is not padding; None if there is no padding.
 
     Returns:
-        Mean and standard error, (H,) each, in float32, or in float64 for float64 queries. Both are NaN where
-        no query counts; the standard error is NaN, too, where only one of a head's queries was drawn.
+        Mean and standard error, (H,) each, in float32, or in float64 for float64 queries. Both are NaN if no
+        query counts; the standard error is also NaN if only one query of a head was drawn.
 
     Raises:
         UsageError: ``num_queries`` is below 2, or the shapes do not fit.
@@ -379,7 +380,7 @@ def sampled_entropy(
     eligible = counts_BHQ.any(dim=1).flatten().nonzero().squeeze(-1)
     sample = torch.randperm(len(eligible), generator=generator)[:num_queries].sort().values.to(device)
     query_indices = eligible[sample]
-    sequences_S, rows_SR, taken_SR = _by_sequence(
+    sequences_S, rows_SR, taken_SR = _group_by_sequence(
         query_indices // max(q_len, 1), query_indices % max(q_len, 1)
     )
     if attn_mask is not None:
@@ -399,8 +400,8 @@ def sampled_entropy(
     return _mean_and_error(ratio_SHR, used_SHR, counts_BHQ.sum(dim=(0, 2)))
 
 
-def _by_sequence(sequence: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sequences drawn from, their rows padded to one length, and which of these were drawn."""
+def _group_by_sequence(sequence: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sequences with drawn queries, the their rows padded to one length, and the mask of these."""
     sequences_S, counts_S = sequence.unique_consecutive(return_counts=True)
     longest = int(counts_S.max()) if len(counts_S) else 0
     taken_SR = torch.arange(longest, device=row.device) < counts_S.unsqueeze(1)

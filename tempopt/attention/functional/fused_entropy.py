@@ -1,12 +1,12 @@
-"""Attention and its entropy from one pass over tiles of the logits, which are never all there at once.
+"""Attention and its entropy in one pass over tiles of the logits, without their whole matrix.
 
-It owns the operator and its derivative; what may be asked of it is said in entropy.py. Shape suffixes as in
-attention.py; N is batch and heads in one, R the rows and C the columns of a tile.
+This file has the operator and its derivative; entropy.py documents its use. Shape suffixes as in
+attention.py; N is batch and heads flattened, R the rows and C the columns of a tile.
 
-A tile is worked on while it lies in the cache. Its maximum, sum and sum of a_ij ln a_ij are carried from tile
-to tile as those of softmax are (Milakov and Gimelshein 2018; Dao et al. 2022), so that the entropy costs one
-pass more over a tile and no product of matrices. The derivative has each tile made again:
-dL/ds_ij = a_ij (g_i·v_j - g_i·o_i - h_i (ln a_ij + H_i)), g and h being those of the output and the entropy.
+A tile is processed while it is in the cache. Maximum, sum and sum of a_ij ln a_ij are carried from tile to
+tile as in online softmax (Milakov and Gimelshein 2018; Dao et al. 2022), so the entropy costs one more pass
+over a tile and no matrix product. The derivative recomputes each tile: dL/ds_ij = a_ij (g_i·v_j - g_i·o_i -
+h_i (ln a_ij + H_i)), with g and h the gradients of the output and the entropy.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tempopt.attention.functional.logits import above_lowest, for_each_head, full_precision, wide_type
+from tempopt.attention.functional.logits import above_lowest, full_precision, repeat_heads, wide_type
 
-# Added to a hidden logit: its weight is then 0, and 0 times it is 0 and not NaN, as with minus infinity.
+# Added to a hidden logit: its weight is then 0, and 0 times it is 0 and not NaN, unlike minus infinity.
 _HIDDEN = -1e30
-# The second power of two is several times as fast as that of e where the latter is left to MKL.
+# 2^x is several times faster than e^x where MKL computes the latter.
 _LOG2_E = 1.0 / math.log(2.0)
 _LN_2 = math.log(2.0)
-# Numbers in a tile for each thread: a megabyte in float32, what a core's second cache holds. Of the shapes
-# tried on a CPU these columns were fastest; the lower a tile, the less of a causal one is computed in vain.
+# Numbers in a tile per thread: a megabyte in float32, the size of a core's second-level cache. These columns
+# were the fastest of those tried on a CPU; the lower a tile, the less of a causal one is computed in vain.
 _TILE, _COLUMNS, _CAUSAL_COLUMNS = 1 << 18, 512, 1024
 _SMALLEST_TILE = 1 << 14
-# A card is not busy with less.
+# smaller tiles do not saturate a GPU
 _CUDA_TILE = 1 << 25
 
 
@@ -56,35 +56,35 @@ def attention_and_entropy(
         The output in the queries' type, empty without values, and the entropy (B, H, Q) in float32, or in
         float64 for float64 queries. Both are 0, with gradient 0, for a query that sees no key.
 
-    It has a first derivative only: PyTorch refuses to differentiate twice.
+    Only the first derivative exists: PyTorch refuses to differentiate twice.
     """
-    if attn_mask is None and _kernel_takes(q_BHQD, k_BHKD, v_BHKD):
-        return _through_values(_cuda_kernel, q_BHQD, k_BHKD, v_BHKD, scale, is_causal)
+    if attn_mask is None and _is_kernel_applicable(q_BHQD, k_BHKD, v_BHKD):
+        return _entropy_with_keys_as_values(_cuda_kernel, q_BHQD, k_BHKD, v_BHKD, scale, is_causal)
     out_BHQD, entropy_BHQ, _ = _forward(q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal)
     return out_BHQD, entropy_BHQ
 
 
-def _kernel_takes(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
-    """Return whether torch's memory-efficient kernel for CUDA takes these; it wants aligned, dense rows."""
+def _is_kernel_applicable(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
+    """Return whether torch's memory-efficient CUDA kernel supports these; it requires aligned, dense rows."""
     if not q.is_cuda or k.shape[-2] == 0 or q.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return False
     is_aligned = all(
         tensor is None or (tensor.dtype == q.dtype and tensor.shape[-1] % 8 == 0) for tensor in (q, k, v)
     )
-    # Values are put beside the keys first, which makes their rows dense.
+    # Values are concatenated with the keys first, which makes their rows dense.
     return is_aligned and q.stride(-1) == k.stride(-1) == 1
 
 
 def _cuda_kernel(q: Tensor, k: Tensor, v: Tensor, scale: float, is_causal: bool) -> tuple[Tensor, Tensor]:
-    k, v = for_each_head(k, q.shape[1]), for_each_head(v, q.shape[1])
+    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
     out, lse, *_ = torch.ops.aten._scaled_dot_product_efficient_attention(
         q, k, v, None, True, 0.0, is_causal, scale=scale
     )
-    # its rows are padded
+    # the kernel pads the rows
     return out, lse[..., : q.shape[-2]]
 
 
-def _through_values(
+def _entropy_with_keys_as_values(
     kernel: Callable[[Tensor, Tensor, Tensor, float, bool], tuple[Tensor, Tensor]],
     q_BHQD: Tensor,
     k_BHKD: Tensor,
@@ -92,10 +92,10 @@ def _through_values(
     scale: float,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Return output and entropy from a kernel that returns output and log-sum-exp, with keys as values.
+    """Return output and entropy from a kernel that returns output and log-sum-exp, with keys as extra values.
 
-    H_i = lse_i - q_i·E_i[k] scale. In its derivative all cancels but that of the weights in E_i[k], so the
-    rest is detached, and the kernel's own derivative is all that is needed.
+    H_i = lse_i - q_i·E_i[k] scale. In its derivative only the term of the weights in E_i[k] remains, so the
+    other terms are detached, and the kernel's own derivative suffices.
     """
     frozen = k_BHKD.detach()
     values = frozen if v_BHKD is None else torch.cat((v_BHKD, frozen), dim=-1)
@@ -104,13 +104,13 @@ def _through_values(
     out_BHQD, mean_key_BHQD = result.split((values.shape[-1] - frozen.shape[-1], frozen.shape[-1]), dim=-1)
     mean_logit = scale * torch.linalg.vecdot(q_BHQD.detach().to(dtype), mean_key_BHQD.to(dtype))
     entropy = lse_BHQ.detach().to(dtype) - mean_logit
-    # What is below 0 is so by rounding; the gradient knows nothing of it.
+    # Negative values are rounding errors; the clamp must not affect the gradient.
     entropy = entropy - entropy.detach().clamp(max=0.0)
     return (out_BHQD if v_BHKD is not None else out_BHQD.new_empty(0)), entropy
 
 
 class _Tiles:
-    """The order in which tiles are visited, and what their logits are, in bits (log to the base 2)."""
+    """The tiles in the order of visiting, and their logits in bits (log to the base 2)."""
 
     def __init__(
         self, q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
@@ -125,7 +125,7 @@ class _Tiles:
         self.mask = mask if mask is None else mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
         self.scale = scale
         self.is_causal = is_causal
-        # Tiles larger than what is returned would be most of the memory in use.
+        # Tiles larger than the result would dominate the memory in use.
         tile_size = min(_TILE, max(_SMALLEST_TILE, q.numel()))
         budget = _CUDA_TILE if q.is_cuda else tile_size * torch.get_num_threads()
         heads = self.q_NQD.shape[0]
@@ -134,14 +134,14 @@ class _Tiles:
         self.heads = max(1, min(heads, budget // (rows * self.columns)))
         self.rows = max(rows, min(self.q_len, budget // (self.heads * self.columns)))
 
-    def of_heads(self) -> Iterator[slice]:
+    def head_slices(self) -> Iterator[slice]:
         heads = self.q_NQD.shape[0]
         return (slice(start, min(start + self.heads, heads)) for start in range(0, heads, self.heads))
 
-    def of_rows(self) -> Iterator[slice]:
+    def row_slices(self) -> Iterator[slice]:
         return (slice(start, min(start + self.rows, self.q_len)) for start in range(0, self.q_len, self.rows))
 
-    def of_columns(self, rows: slice) -> Iterator[slice]:
+    def column_slices(self, rows: slice) -> Iterator[slice]:
         end = min(self.k_len, rows.stop) if self.is_causal else self.k_len
         return (slice(start, min(start + self.columns, end)) for start in range(0, end, self.columns))
 
@@ -152,8 +152,8 @@ class _Tiles:
     def queries(self, heads: slice, rows: slice) -> Tensor:
         return self.q_NQD[heads, rows].to(self.dtype) * (self.scale * _LOG2_E)
 
-    def of_kv(self, x_NKD: Tensor, heads: slice) -> Tensor:
-        """Return the keys or values that these heads share, in the type that is computed in."""
+    def select_kv(self, x_NKD: Tensor, heads: slice) -> Tensor:
+        """Return the keys or values that these heads share, in the type of the computation."""
         kv_index = self.kv_heads(heads)
         return x_NKD[kv_index].to(self.dtype)
 
@@ -189,7 +189,7 @@ class _Tiles:
         return (part.to(self.dtype) * _LOG2_E).masked_fill_(~above_lowest(part), _HIDDEN)
 
 
-def _parts(buffers: tuple[Tensor, ...], heads: int, rows: int, columns: int) -> list[Tensor]:
+def _slice_buffers(buffers: tuple[Tensor, ...], heads: int, rows: int, columns: int) -> list[Tensor]:
     return [buffer[: heads * rows * columns].view(heads, rows, columns) for buffer in buffers]
 
 
@@ -201,10 +201,10 @@ def _forward_kernel(
         entropy, lse = (torch.zeros(q.shape[:3], dtype=tiles.dtype, device=q.device) for _ in range(2))
         out = q.new_zeros((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
         buffers = tiles.buffer(), tiles.buffer()
-        for heads in tiles.of_heads():
-            keys = tiles.of_kv(tiles.k_NKD, heads)
-            values = None if tiles.v_NKD is None else tiles.of_kv(tiles.v_NKD, heads)
-            for rows in tiles.of_rows():
+        for heads in tiles.head_slices():
+            keys = tiles.select_kv(tiles.k_NKD, heads)
+            values = None if tiles.v_NKD is None else tiles.select_kv(tiles.v_NKD, heads)
+            for rows in tiles.row_slices():
                 part = _forward_rows(tiles, heads, rows, keys, values, buffers)
                 if part is None:
                     continue
@@ -223,15 +223,15 @@ def _forward_rows(
     values: Tensor | None,
     buffers: tuple[Tensor, Tensor],
 ) -> tuple[Tensor | None, Tensor, Tensor] | None:
-    """Return output, entropy in nats and log-sum-exp in bits of some rows; None where there are no keys."""
+    """Return output, entropy in nats and log-sum-exp in bits of some rows; None if there are no keys."""
     queries = tiles.queries(heads, rows)
     num_heads, num_rows, _ = queries.shape
     parts: list[Tensor] = []
     top = out = None
-    for columns in tiles.of_columns(rows):
+    for columns in tiles.column_slices(rows):
         width = columns.stop - columns.start
         if not parts or parts[0].shape[-1] != width:
-            parts = _parts(buffers, num_heads, num_rows, width)
+            parts = _slice_buffers(buffers, num_heads, num_rows, width)
         logits, weights = parts
         torch.bmm(queries, keys[:, columns].transpose(-2, -1), out=logits)
         tiles.hide(logits, heads, rows, columns)
@@ -256,7 +256,7 @@ def _forward_rows(
     if top is None:
         return None
     bits = total.log2()
-    # A row all of whose keys are hidden looks as if it saw them all alike.
+    # A row whose keys are all hidden looks as if it attended to all of them equally.
     empty = top < _HIDDEN / 2
     entropy = (_LN_2 * (bits - moment / total)).masked_fill(empty, 0.0).squeeze(-1)
     lse = (top + bits).masked_fill(empty, 0.0).squeeze(-1)
@@ -293,7 +293,7 @@ def _backward_kernel(
             grad_q=grad_q.flatten(0, 1),
         )
         buffers = tiles.buffer(), tiles.buffer(), tiles.buffer()
-        for heads in tiles.of_heads():
+        for heads in tiles.head_slices():
             _backward_heads(tiles, heads, row_tensors, grad_k.flatten(0, 1), grad_v, buffers)
         grad_k *= _LN_2
         return grad_q, grad_k.to(k.dtype), grad_v if v is None else grad_v.to(v.dtype)
@@ -301,7 +301,7 @@ def _backward_kernel(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BackwardRowTensors:
-    """What the derivative needs beside queries, keys and values, with batch and heads in one."""
+    """Inputs of the derivative beside queries, keys and values, with batch and heads flattened."""
 
     grad_out: Tensor | None
     grad_entropy: Tensor
@@ -318,15 +318,15 @@ def _backward_heads(
     grad_v: Tensor,
     buffers: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    keys = tiles.of_kv(tiles.k_NKD, heads)
-    values = None if tiles.v_NKD is None else tiles.of_kv(tiles.v_NKD, heads)
+    keys = tiles.select_kv(tiles.k_NKD, heads)
+    values = None if tiles.v_NKD is None else tiles.select_kv(tiles.v_NKD, heads)
     kv_index = tiles.kv_heads(heads)
     is_shared = isinstance(kv_index, Tensor)
     grad_keys = torch.zeros_like(keys) if is_shared else grad_k_NKD[kv_index]
     grad_values = None
     if values is not None:
         grad_values = torch.zeros_like(values) if is_shared else grad_v.flatten(0, 1)[kv_index]
-    for rows in tiles.of_rows():
+    for rows in tiles.row_slices():
         _backward_rows(tiles, heads, rows, row_tensors, (keys, values), (grad_keys, grad_values), buffers)
     if isinstance(kv_index, Tensor):
         grad_k_NKD.index_add_(0, kv_index, grad_keys)
@@ -354,10 +354,10 @@ def _backward_rows(
     )
     grad_out = None if row_tensors.grad_out is None else row_tensors.grad_out[heads, rows].to(tiles.dtype)
     grad_queries = torch.zeros_like(queries)
-    for columns in tiles.of_columns(rows):
+    for columns in tiles.column_slices(rows):
         width = columns.stop - columns.start
         if not parts or parts[0].shape[-1] != width:
-            parts = _parts(buffers, num_heads, num_rows, width)
+            parts = _slice_buffers(buffers, num_heads, num_rows, width)
         logits, weights, grad_logits = parts
         torch.bmm(queries, keys[:, columns].transpose(-2, -1), out=logits)
         tiles.hide(logits, heads, rows, columns)
@@ -375,7 +375,7 @@ def _backward_rows(
     row_tensors.grad_q[heads, rows] = (grad_queries * tiles.scale).to(row_tensors.grad_q.dtype)
 
 
-# Operators of torch's own kind, so that a compiler takes each for one step and does not unroll the tiles.
+# Custom operators, so that a compiler treats each as one step and does not unroll the tiles.
 _forward = torch.library.custom_op(
     "tempopt::attention_and_entropy",
     _forward_kernel,

@@ -1,11 +1,11 @@
-"""Attention in which some heads see only the keys near each query; which heads and how near is given.
+"""Attention in which some heads see only the keys near each query; the caller sets the heads and the window.
 
-Cost: without a mask, in texts of more than a few windows, queries are taken in blocks, each with the keys
-near it, in time and memory that grow with Q. With a mask, and under ``torch.compile``, where one graph serves
-every window, local heads take a (Q, K) mask, and the time of attention that is not causal.
+Cost: without a mask, for sequences of more than a few windows, queries are processed in blocks, each with the
+keys near it, in time and memory that grow with Q. With a mask, and under ``torch.compile``, where one graph
+serves every window, local heads use a (Q, K) mask and take the time of attention that is not causal.
 
-Shape suffixes and masks as in attention.py; N is blocks, C the queries of one, W its keys. Distances are in
-keys: padding between two tokens counts.
+Shape suffixes and masks as in attention.py; N is the number of blocks, C the queries of a block, W its keys.
+Distances count keys, including padding between two tokens.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tempopt.attention.functional.attention import is_counting, tempered_attention
-from tempopt.attention.functional.logits import causal_mask, for_each_head, restrict_mask, visible
+from tempopt.attention.functional.logits import causal_mask, repeat_heads, restrict_mask, visible
 from tempopt.errors import UsageError
 from tempopt.temperature import LocalHeads
 
-# Queries of a block at least, for kernels of a size that is worth calling, and from how many blocks on.
+# Minimal number of queries in a block, so that kernels are large enough, and of blocks.
 _BLOCK, _BLOCKS_FROM = 128, 4
 
 
 @dataclass(frozen=True, slots=True)
 class NearKeys:
-    """Which heads see near keys only, and which keys those are.
+    """The heads that see near keys only, and these keys.
 
     Args:
         num_local: Number of heads, from the first on, that see near keys only.
-        window: They see a key that is at most ``window`` - 1 places away, >= 1; 1 leaves a query itself.
-        position_Q: Which key each query is, as :func:`query_positions` returns it.
+        window: These heads see keys at most ``window`` - 1 positions away, >= 1; at 1 only the query itself.
+        position_Q: Key index of each query, as returned by :func:`query_positions`.
     """
 
     num_local: int
@@ -55,22 +55,22 @@ def query_positions(
     last_seen: bool = False,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return which key each query is.
+    """Return the key index of each query.
 
     Args:
         q_len: Number of queries.
         k_len: Number of keys.
         attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
-        is_causal: Whether query i sees the keys 0 to i only: it is key i then.
-        last_seen: Whether a query with keys before it (a cache) is the last key that the mask lets it see,
-            as under a causal mask over a cache with free places. Else the last query is the last key.
-        device: Where the positions are wanted; a mask's own device has precedence.
+        is_causal: Whether query i sees the keys 0 to i only; it is then key i.
+        last_seen: Whether a query after cached keys is the last key that the mask lets it see, as under a
+            causal mask over a cache with free slots. Otherwise the last query is the last key.
+        device: Device of the result; that of a mask has precedence.
 
     Returns:
-        Integers, (Q,), or by the mask, broadcasting to (B, H, Q).
+        Integers, (Q,), or with a mask broadcasting to (B, H, Q).
 
     Raises:
-        UsageError: There are more queries than keys, so that queries are not among the keys.
+        UsageError: There are more queries than keys, so that some queries are not among the keys.
     """
     if attn_mask is not None:
         device = attn_mask.device
@@ -97,16 +97,16 @@ def near_keys(
     is_causal: bool,
     last_seen: bool = False,
 ) -> NearKeys | None:
-    """Return what :func:`local_attention` and :func:`local_mask` take; None where no head is local.
+    """Return the argument of :func:`local_attention` and :func:`local_mask`; None if no head is local.
 
     Args:
         local: Which heads are local.
         q_BHQD: Queries.
         k_BHKD: Keys.
-        window: Their window as a tensor, for compiled graphs, of which one serves every window.
-        attn_mask: As for :func:`query_positions`, and so are the others.
-        is_causal: As there.
-        last_seen: As there.
+        window: Window as a tensor, so that one compiled graph serves every window.
+        attn_mask: As for :func:`query_positions`, like the following arguments.
+        is_causal: As for :func:`query_positions`.
+        last_seen: As for :func:`query_positions`.
     """
     num_local = local.count(q_BHQD.shape[1])
     if not num_local:
@@ -125,24 +125,25 @@ def local_mask(
     is_causal: bool = False,
     hidden: float = float("-inf"),
 ) -> Tensor:
-    """Return one mask for all heads, (1 or B, H, Q, K): the given one, causality and the window.
+    """Return one mask for all heads, (1 or B, H, Q, K), that combines the given mask, causality and the
+    window.
 
-    It is as large as it looks, (H, Q, K); :func:`local_attention` does with a (Q, K) one.
+    It has H times the size of the (Q, K) mask that :func:`local_attention` uses.
 
     Args:
         num_heads: Number of heads H of the queries.
         k_len: Number of keys.
-        near: Which heads see near keys only, and which.
+        near: The local heads and their keys.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        hidden: What a floating mask has where the window hides a key.
+        hidden: Value in a floating mask where the window hides a key.
 
     Returns:
         A floating mask if one was given, else a boolean one.
     """
     near_mask = near.mask(k_len)
     is_local_H11 = torch.arange(num_heads, device=near_mask.device)[:, None, None] < near.num_local
-    # (1, Q, K), or (B, 1, Q, K) with positions of its own for each example
+    # (1, Q, K), or (B, 1, Q, K) where each example has its own positions
     visible_mask = (near_mask.unsqueeze(-3) if near_mask.ndim == 2 else near_mask) | ~is_local_H11
     if is_causal:
         visible_mask = visible_mask & causal_mask(near_mask.shape[-2], k_len, near_mask.device)
@@ -163,54 +164,53 @@ def local_attention(
 ) -> Tensor:
     """Return tempered attention in which the first heads see near keys only.
 
-    The heads are attended to in two groups, so that those without a window take the same kernel as without
-    local heads, and the mask of the others is (Q, K). The number of keys that a length scaling counts is
-    that of the keys that a head sees.
+    The heads are processed in two groups, so that those without a window use the same kernel as without local
+    heads, and the mask of the others is (Q, K). A length scaling counts the keys that each head sees.
 
     Args:
         q_BHQD: Queries.
         k_BHKD: Keys; of as many heads as the queries, or of a number that divides theirs (grouped queries).
         v_BHKD: Values, of the keys' heads.
-        near: Which heads see near keys only, and which.
+        near: The local heads and their keys.
         inverse_temperature: As for :func:`tempopt.attention.functional.attention.tempered_attention`.
         attn_mask: Boolean or floating mask, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        **kwargs: What else that function takes.
+        **kwargs: Further arguments of that function.
 
     Returns:
-        As that function.
+        As for that function.
     """
     num_heads, k_len = q_BHQD.shape[1], k_BHKD.shape[-2]
-    qkv = (q_BHQD, for_each_head(k_BHKD, num_heads), for_each_head(v_BHKD, num_heads))
+    qkv = (q_BHQD, repeat_heads(k_BHKD, num_heads), repeat_heads(v_BHKD, num_heads))
     local_slice, global_slice = slice(0, near.num_local), slice(near.num_local, num_heads)
-    kwargs["inverse_temperature"] = _of_heads(inverse_temperature, local_slice)
+    kwargs["inverse_temperature"] = _select_heads(inverse_temperature, local_slice)
     q, k, v = (tensor[:, local_slice] for tensor in qkv)
-    if isinstance(near.window, int) and _by_blocks(
+    if isinstance(near.window, int) and _should_use_blocks(
         q, k, kwargs["inverse_temperature"], attn_mask, near.window
     ):
-        local_BHQD = _in_blocks(q, k, v, window=near.window, is_causal=is_causal, **kwargs)
+        local_BHQD = _attend_in_blocks(q, k, v, window=near.window, is_causal=is_causal, **kwargs)
     else:
-        mask = restrict_mask(_of_heads(attn_mask, local_slice), near.mask(k_len))
+        mask = restrict_mask(_select_heads(attn_mask, local_slice), near.mask(k_len))
         if is_causal:
             mask = restrict_mask(mask, causal_mask(q.shape[-2], k_len, mask.device))
         local_BHQD = tempered_attention(q, k, v, attn_mask=mask, **kwargs)
     if near.num_local == num_heads:
         return local_BHQD
-    kwargs["inverse_temperature"] = _of_heads(inverse_temperature, global_slice)
-    mask = _of_heads(attn_mask, global_slice)
+    kwargs["inverse_temperature"] = _select_heads(inverse_temperature, global_slice)
+    mask = _select_heads(attn_mask, global_slice)
     q, k, v = (tensor[:, global_slice] for tensor in qkv)
     global_BHQD = tempered_attention(q, k, v, attn_mask=mask, is_causal=is_causal, **kwargs)
     return torch.cat([local_BHQD, global_BHQD], dim=1)
 
 
-def _by_blocks(
+def _should_use_blocks(
     q_BHQD: Tensor,
     k_BHKD: Tensor,
     inverse_temperature: Tensor | float,
     attn_mask: Tensor | None,
     window: int,
 ) -> bool:
-    """Return whether blocks are possible, and are less work than the whole matrix."""
+    """Return whether blocks are possible and need less work than the whole matrix."""
     q_len, k_len = q_BHQD.shape[-2], k_BHKD.shape[-2]
     is_per_query = (
         isinstance(inverse_temperature, Tensor)
@@ -221,10 +221,10 @@ def _by_blocks(
     return not needs_matrix and k_len >= _BLOCKS_FROM * max(window, _BLOCK)
 
 
-def _in_blocks(
+def _attend_in_blocks(
     q_BHQD: Tensor, k_BHKD: Tensor, v_BHKD: Tensor, *, window: int, is_causal: bool, **kwargs: Any
 ) -> Tensor:
-    """Return attention to near keys, each block of queries with the keys that one of them sees."""
+    """Return attention to near keys, in blocks of queries with the keys that any of them sees."""
     batch, length = q_BHQD.shape[0], q_BHQD.shape[-2]
     block = max(window, _BLOCK)
     num_blocks = -(-length // block)
@@ -245,7 +245,7 @@ def _in_blocks(
     visible_NCW = (distance_NCW.abs() < window) & (key_NW >= 0)[:, None] & (key_NW < length)[:, None]
     if is_causal:
         visible_NCW &= distance_NCW >= 0
-    # what is only there to fill the last block sees itself, and is cut off
+    # padding of the last block sees itself, and is cut off below
     visible_NCW |= (distance_NCW == 0) & (query_NC >= length)[..., None]
     mask = visible_NCW[None, :, None].expand(batch, -1, -1, -1, -1).flatten(0, 1)
     out = tempered_attention(
@@ -256,8 +256,8 @@ def _in_blocks(
     return cut
 
 
-def _of_heads(value: Any, heads: slice) -> Any:
-    """Return what is for some heads of a number or mask that broadcasts to BHQK."""
+def _select_heads(value: Any, heads: slice) -> Any:
+    """Return the part of a number or of a mask that broadcasts to BHQK which belongs to some heads."""
     if isinstance(value, Tensor) and value.ndim > 2 and value.shape[-3] > 1:
         return value[..., heads, :, :]
     return value

@@ -1,8 +1,8 @@
-"""Which keys a query sees, the matrix of logits, and the type in which both are computed.
+"""The keys that a query sees, the matrix of logits, and the type in which both are computed.
 
-What is made of the logits is not known here. Shape suffixes as in attention.py; G is the heads of the keys,
-each of which may serve a group of the queries' heads next to each other. Masks broadcast to BHQK. A boolean
-mask is True where a query may attend; a floating one is added to the logits.
+Shape suffixes as in attention.py; G is the number of heads of the keys, each of which may serve a group of
+adjacent query heads. Masks broadcast to BHQK. A boolean mask is True where a query may attend; a floating one
+is added to the logits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tempopt.errors import UsageError
 
-# What adds so little to a logit is no bias any more: e to that is 0 in any type.
+# Below this a value is not a bias but a mask: its exponential is 0 in any type.
 _LOWEST_BIAS = -1e8
 # A million keys that lie so far below another one have, together, less weight than float32 tells from none.
 _HIDING_GAP = 30.0
@@ -46,7 +46,7 @@ class AttentionOptions:
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """All of them as keyword arguments."""
+        """All options as keyword arguments."""
         return {**self.masking, "dropout_p": self.dropout_p, "scale": self.scale}
 
 
@@ -61,7 +61,7 @@ def to_wide_type(x: Tensor) -> Tensor:
 
 
 def full_precision(device_type: str) -> AbstractContextManager[Any]:
-    """Return a context in which autocast leaves types as they are."""
+    """Return a context in which autocast does not change types."""
     if torch.amp.is_autocast_available(device_type):
         return torch.autocast(device_type, enabled=False)
     return nullcontext()
@@ -75,16 +75,16 @@ def visible_keys(
     *,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return how many keys each query sees, as integers that broadcast to (B, H, Q).
+    """Return the number of keys that each query sees, as integers that broadcast to (B, H, Q).
 
-    In O(Q + K) memory but for what the mask takes itself, so also for a causal mask with one over keys.
+    Needs O(Q + K) memory apart from the mask, also for a causal mask combined with one over keys.
 
     Args:
         q_len: Number of queries.
         k_len: Number of keys.
         attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        device: Where the counts are wanted; a mask's own device has precedence.
+        device: Device of the counts; that of a mask has precedence.
     """
     if attn_mask is None:
         if is_causal:
@@ -96,7 +96,7 @@ def visible_keys(
         return visible_mask.sum(dim=-1)
     if visible_mask.ndim > 1 and visible_mask.shape[-2] > 1:
         return (visible_mask & causal_mask(q_len, k_len, visible_mask.device)).sum(dim=-1)
-    # One mask for all queries: what each of them sees is the count of keys up to its own.
+    # A single mask for all queries: each query sees as many keys as the mask shows up to its own position.
     last_Q = torch.arange(q_len, device=visible_mask.device).clamp(max=k_len - 1)
     counts = visible_mask.cumsum(dim=-1).index_select(-1, last_Q)
     return counts.squeeze(-2) if counts.ndim > 1 else counts
@@ -107,7 +107,7 @@ def visible(attn_mask: Tensor) -> Tensor:
     """Return the mask as a boolean one, True where a query may attend.
 
     In a floating mask minus infinity hides a key, and so does anything near the lowest number of its type,
-    or as low as -1e8. A key is hidden, too, if its bias lies 30 or more below that of all keys with a larger
+    or as low as -1e8. A key is also hidden if its bias lies 30 or more below that of all keys with a larger
     one: -10000, -100 or the lowest number of another type beside 0. A ramp, as of ALiBi, hides none.
     """
     if attn_mask.dtype == torch.bool:
@@ -137,16 +137,16 @@ def visible_pairs(
     position_Q: Tensor | None = None,
     device: torch.device | None = None,
 ) -> Tensor:
-    """Return who may see whom, as a boolean that broadcasts to (B, H, Q, K) and has all of Q and K.
+    """Return which keys each query sees, as a boolean that broadcasts to (B, H, Q, K) with full Q and K.
 
     Args:
         q_len: Number of queries.
         k_len: Number of keys.
         attn_mask: Boolean or floating mask that broadcasts to (B, H, Q, K), or None.
         is_causal: Whether a query sees the keys up to its own position only, in addition to ``attn_mask``.
-        position_Q: Which key each query is; None for 0 to Q - 1. With a cache or some of the queries only
-            they are others.
-        device: Where it is wanted; a mask's own device has precedence.
+        position_Q: Key index of each query; None for 0 to Q - 1. It differs with a cache or a subset of the
+            queries.
+        device: Device of the result; that of a mask has precedence.
     """
     device = device if attn_mask is None else attn_mask.device
     pairs = torch.ones(q_len, k_len, dtype=torch.bool, device=device)
@@ -160,7 +160,7 @@ def causal_mask(
 ) -> Tensor:
     """Return a boolean (Q, K) mask, True where the key is at or before the query.
 
-    Queries are counted from the start, if it is not said which key each is.
+    Queries are counted from the start if no positions are given.
     """
     if position_Q is None:
         return torch.ones(q_len, k_len, dtype=torch.bool, device=device).tril()
@@ -168,12 +168,12 @@ def causal_mask(
 
 
 def restrict_mask(attn_mask: Tensor | None, visible_mask: Tensor, hidden: float = float("-inf")) -> Tensor:
-    """Return the mask with what a boolean one hides hidden as well, boolean or floating as it was.
+    """Return the mask combined with a boolean one that hides further keys, of the same kind as before.
 
     Args:
         attn_mask: Boolean or floating mask, or None.
-        visible_mask: True where a query may attend as far as this is concerned.
-        hidden: What a floating mask has where that hides a key.
+        visible_mask: False where a key is hidden in addition.
+        hidden: Value in a floating mask of keys that are hidden in addition.
     """
     if attn_mask is None:
         return visible_mask
@@ -183,7 +183,11 @@ def restrict_mask(attn_mask: Tensor | None, visible_mask: Tensor, hidden: float 
 
 
 def check_types(q: Tensor, k: Tensor, v: Tensor | None) -> None:
-    """Raise UsageError if queries, keys and values are of several types, but under autocast."""
+    """Refuse queries, keys and values of several types outside of autocast.
+
+    Raises:
+        UsageError: Their types differ.
+    """
     types = {str(x.dtype).removeprefix("torch.") for x in (q, k, v) if x is not None}
     if len(types) > 1 and not torch.is_autocast_enabled(q.device.type):
         raise UsageError(
@@ -192,11 +196,11 @@ def check_types(q: Tensor, k: Tensor, v: Tensor | None) -> None:
         )
 
 
-def for_each_head(x_BGKD: Tensor, num_heads: int) -> Tensor:
-    """Return keys or values with one head for each of the queries'; as they are where they have no heads.
+def repeat_heads(x_BGKD: Tensor, num_heads: int) -> Tensor:
+    """Return keys or values with one head per query head; unchanged if they have no head dimension.
 
     Raises:
-        UsageError: if the number of their heads does not divide that of the queries.
+        UsageError: Their number of heads does not divide that of the queries.
     """
     num_kv_heads = x_BGKD.shape[1]
     if num_kv_heads == num_heads or x_BGKD.ndim < 4:
@@ -211,16 +215,16 @@ def for_each_head(x_BGKD: Tensor, num_heads: int) -> Tensor:
 
 
 def scaled_products(q_BHQD: Tensor, k_BGKD: Tensor, scale: float | None) -> Tensor:
-    """Return Q K^T scale, (B, H, Q, K), in float32 or better; without a scale it is 1 / sqrt(D)."""
+    """Return Q K^T scale, (B, H, Q, K), in float32 or better; the default scale is 1 / sqrt(D)."""
     scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
     dtype = wide_type(q_BHQD)
-    k_BHKD = for_each_head(k_BGKD, q_BHQD.shape[1])
+    k_BHKD = repeat_heads(k_BGKD, q_BHQD.shape[1])
     with full_precision(q_BHQD.device.type):
         return (q_BHQD.to(dtype) * scale) @ k_BHKD.to(dtype).transpose(-2, -1)
 
 
-def with_bias(logits_BHQK: Tensor, attn_mask: Tensor | None) -> Tensor:
-    """Return the logits with what a floating mask adds to them where it does not hide a key."""
+def add_bias(logits_BHQK: Tensor, attn_mask: Tensor | None) -> Tensor:
+    """Return the logits plus a floating mask where that does not hide a key."""
     if attn_mask is None or not attn_mask.is_floating_point():
         return logits_BHQK
     return logits_BHQK + attn_mask.masked_fill(~visible(attn_mask), 0.0).to(logits_BHQK.dtype)
@@ -231,19 +235,19 @@ def biased_logits(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """Return Q K^T scale + bias, (B, H, Q, K), finite throughout, where keys are hidden, and empty queries.
 
-    A query that sees no key has no softmax: compute it as if it saw all, then set it to 0 or leave it out.
+    A query that sees no key has no softmax: compute it over all keys, then set it to 0 or leave it out.
 
     Args:
         q_BHQD: Queries.
         k_BGKD: Keys.
         options: Scale, mask and causality; dropout is left to the caller.
-        position_Q: Which key each query is; None for 0 to Q - 1.
+        position_Q: Key index of each query; None for 0 to Q - 1.
 
     Returns:
-        The logits and two booleans that broadcast to BHQK: where keys are hidden, but for queries that see
-        none, and which queries those are, with a last dimension of 1; None where none is hidden.
+        The logits and two booleans that broadcast to BHQK: where keys are hidden, except for queries that see
+        no key, and which queries see none, with a last dimension of 1; None if no key is hidden.
     """
-    logits_BHQK = with_bias(scaled_products(q_BHQD, k_BGKD, options.scale), options.attn_mask)
+    logits_BHQK = add_bias(scaled_products(q_BHQD, k_BGKD, options.scale), options.attn_mask)
     if options.attn_mask is None and not options.is_causal:
         return logits_BHQK, None, None
     q_len, k_len = logits_BHQK.shape[-2:]

@@ -1,9 +1,9 @@
-"""Attention whose weights need not be the softmax of the logits; nothing is known of temperature here.
+"""Attention with weights other than the softmax of the logits; temperature is handled elsewhere.
 
 Shape suffixes and masks as in attention.py; E is the head dimension of the values.
 
-Cost: softmax is PyTorch's fused attention. The others but ``linear`` hold the (B, H, Q, K) matrix of logits
-and of weights, in float32, and sort its rows; ``linear`` is O(Q + K) in time and memory.
+Cost: softmax is PyTorch's fused attention. The others except ``linear`` compute the (B, H, Q, K) matrices of
+logits and weights in float32 and sort their rows; ``linear`` needs O(Q + K) time and memory.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tempopt.errors import UsageError, unknown
 from tempopt.temperature.normalisers import NORMALISERS
 from tempopt.temperature.ranges import check_number
 
-# Queries that causal linear attention takes at a time: their matrix is then no larger than the sums of
-# outer products that stand for all the keys before them.
+# Queries per step of causal linear attention: their matrix is then no larger than the sums of outer products
+# over all keys before them.
 _CHUNK = 64
-# Sparsemax and 1.5-entmax give nothing to a logit that lies 1, or 2, below the largest.
+# Sparsemax and 1.5-entmax give no weight to a logit that is 1, or 2, below the largest.
 _BEYOND_SUPPORT = 4.0
 _LIMITS = {
     "top_k": 'with normaliser "top_k" the number of keys to keep, as top_k=8',
@@ -41,18 +41,18 @@ _LIMITS = {
 
 
 Limit = Tensor | float | None
-"""``top_k`` or ``min_weight`` of a normaliser; None of one that has neither."""
+"""``top_k`` or ``min_weight`` of a normaliser; None for a normaliser without a limit."""
 Attention = Callable[[Tensor, Tensor, Tensor, AttentionOptions, Limit], Tensor]
-"""Queries, keys, values of as many heads, options and limit to attended values, by one normaliser."""
-# Logits, True where they are hidden (but never in a whole row), and top_k or min_weight, to weights.
+"""Queries, keys, values with as many heads, options and limit to attended values, by one normaliser."""
+# Logits, True where they are hidden (but never a whole row), and the limit, to weights.
 _Weights = Callable[[Tensor, Tensor | None, Limit], Tensor]
 
 
 def check_limits(normaliser: str, top_k: Tensor | int | None, min_weight: Tensor | float | None) -> Limit:
-    """Return the number that says which weights of a normaliser are 0, None if it has none.
+    """Return the limit of a normaliser, None if it has none.
 
     Raises:
-        UsageError: The normaliser is not known, its number is not given or out of range, or that of another
+        UsageError: The normaliser is unknown, its limit is missing or out of range, or the limit of another
             normaliser is given.
     """
     if normaliser not in ATTENTIONS:
@@ -77,7 +77,7 @@ def _fused_softmax(
     attn_mask, is_causal = options.attn_mask, options.is_causal
     if attn_mask is not None and attn_mask.ndim < 2:
         attn_mask = attn_mask.expand(1, k_BHKD.shape[-2])
-    # It takes one or the other; and its own weights are in float32 already.
+    # The kernel takes either a mask or causality; its weights are in float32 already.
     if is_causal and attn_mask is not None:
         causal_QK = causal_mask(q_BHQD.shape[-2], k_BHKD.shape[-2], attn_mask.device)
         attn_mask, is_causal = restrict_mask(attn_mask, causal_QK), False
@@ -86,8 +86,8 @@ def _fused_softmax(
     )
 
 
-def _dense(weights_of: _Weights) -> Attention:
-    """Return attention with the matrix of weights that a function makes of the matrix of logits."""
+def _build_dense_attention(weights_of: _Weights) -> Attention:
+    """Return attention that computes the matrix of weights by a function of the matrix of logits."""
 
     def attend(
         q_BHQD: Tensor, k_BHKD: Tensor, v_BHKE: Tensor, options: AttentionOptions, limit: Limit
@@ -107,7 +107,7 @@ def _top_k_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Limit) -> 
     assert limit is not None
     if hidden is not None:
         logits_BHQK = logits_BHQK.masked_fill(hidden, float("-inf"))
-    threshold_BHQ1 = _largest(logits_BHQK.detach(), limit)
+    threshold_BHQ1 = _select_by_rank(logits_BHQK.detach(), limit)
     return logits_BHQK.masked_fill(logits_BHQK < threshold_BHQ1, float("-inf")).softmax(dim=-1)
 
 
@@ -118,16 +118,16 @@ def _threshold_weights(logits_BHQK: Tensor, hidden: Tensor | None, limit: Limit)
     weights_BHQK = logits_BHQK.detach().softmax(dim=-1)
     largest_BHQ1 = weights_BHQK.amax(dim=-1, keepdim=True)
     small_BHQK = (weights_BHQK < limit) & (weights_BHQK < largest_BHQ1)
-    # a softmax of what is left is the weights over their sum
+    # a softmax over the remaining keys equals their weights over the sum
     return logits_BHQK.masked_fill(small_BHQK, float("-inf")).softmax(dim=-1)
 
 
-def _largest(logits_BHQK: Tensor, rank: Tensor | float) -> Tensor:
-    """Return the logit of that rank in each row, counted from 1; the smallest if there are not so many."""
+def _select_by_rank(logits_BHQK: Tensor, rank: Tensor | float) -> Tensor:
+    """Return the logit of that rank in each row, counted from 1; the smallest one if there are fewer."""
     k_len = logits_BHQK.shape[-1]
     if not isinstance(rank, Tensor):
         return logits_BHQK.topk(min(int(rank), k_len), dim=-1).values[..., -1:]
-    # topk would have to know the number, and each would be compiled apart.
+    # topk needs the number as an int, and each would be compiled separately.
     ordered_BHQK = logits_BHQK.sort(dim=-1, descending=True).values
     return ordered_BHQK.index_select(-1, rank.to(logits_BHQK.device).long().clamp(1, k_len).reshape(1) - 1)
 
@@ -135,7 +135,7 @@ def _largest(logits_BHQK: Tensor, rank: Tensor | float) -> Tensor:
 def _sparse_weights(normalise: Callable[[Tensor], Tensor]) -> _Weights:
     def weights_of(logits_BHQK: Tensor, hidden: Tensor | None, limit: Limit) -> Tensor:
         if hidden is not None:
-            # Minus infinity, which is squared, would be NaN.
+            # Minus infinity is squared, which would give NaN.
             seen_BHQK = logits_BHQK.detach().masked_fill(hidden, float("-inf"))
             lowest_BHQ1 = seen_BHQK.amax(dim=-1, keepdim=True) - _BEYOND_SUPPORT
             logits_BHQK = torch.where(hidden, lowest_BHQ1, logits_BHQK)
@@ -145,7 +145,7 @@ def _sparse_weights(normalise: Callable[[Tensor], Tensor]) -> _Weights:
 
 
 def _center(logits: Tensor) -> Tensor:
-    """Return logits less the maximum of their row, in float32 or better: bfloat16 counts to 256 only."""
+    """Return logits minus the maximum of their row, in float32 or better: bfloat16 counts to 256 only."""
     return (logits - logits.amax(dim=-1, keepdim=True)).to(torch.promote_types(logits.dtype, torch.float32))
 
 
@@ -155,7 +155,7 @@ def _rank(sorted_logits: Tensor) -> Tensor:
     )
 
 
-# torch.compile sees one operation each, whose gradient `_register` states.
+# torch.compile sees each as one operation, whose gradient `_register` defines.
 @torch.library.custom_op("tempopt::sparsemax", mutates_args=())
 def _sparsemax(logits: Tensor) -> Tensor:
     """Return max(s - t, 0) with the t at which a row sums to 1 (Martins & Astudillo 2016, algorithm 1)."""
@@ -183,7 +183,7 @@ def _entmax15(logits: Tensor) -> Tensor:
 
 
 def _register(op: Any, alpha: float) -> None:
-    """Tell PyTorch of shape, gradient and batching of alpha-entmax over the last dimension."""
+    """Register shape, gradient and batching of alpha-entmax over the last dimension with PyTorch."""
 
     def keep(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
         ctx.save_for_backward(output)
@@ -214,7 +214,7 @@ def _linear(
     dtype = wide_type(q_BHQD)
     with full_precision(q_BHQD.device.type):
         q, k, v = F.elu(q_BHQD.to(dtype)) + 1.0, F.elu(k_BHKD.to(dtype)) + 1.0, v_BHKE.to(dtype)
-        # Their last column is 1, so that the last of the result is the sum of the weights.
+        # The last column is 1, so that the last one of the result is the sum of the weights.
         v = torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
         factor = None if options.attn_mask is None else _exponential(options.attn_mask, dtype)
         by_query = factor is not None and factor.ndim > 1 and factor.shape[-2] > 1
@@ -223,7 +223,7 @@ def _linear(
         if factor is not None:
             k = k * factor.reshape(*factor.shape[:-2], factor.shape[-1], 1)
         summed = _causal_sums(q, k, v) if options.is_causal else q @ (k.transpose(-2, -1) @ v)
-        return _over_last(summed).to(q_BHQD.dtype)
+        return _divide_by_last(summed).to(q_BHQD.dtype)
 
 
 def _linear_matrix(
@@ -240,7 +240,7 @@ def _linear_matrix(
 
 
 def _exponential(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return exp(mask), which is 0 where a key is hidden, up to a factor that is the same for a whole row."""
+    """Return exp(mask), 0 where a key is hidden, up to a constant factor per row."""
     visible_mask = visible(attn_mask)
     if attn_mask.dtype == torch.bool:
         return visible_mask.to(dtype)
@@ -252,10 +252,10 @@ def _exponential(attn_mask: Tensor, dtype: torch.dtype) -> Tensor:
 def _causal_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Return the sum over j <= i of (q_i k_j) v_j for each i, chunk by chunk."""
     length = q.shape[-2]
-    # Keys after the last query are seen by none, and queries after the last key see all.
+    # No query sees keys after the last query, and queries after the last key see all keys.
     k, v = (F.pad(tensor[..., :length, :], (0, 0, 0, max(length - tensor.shape[-2], 0))) for tensor in (k, v))
-    # N is the number of chunks, C the queries in each of them. There may be one too many: rounding up is
-    # beyond what compiled code can reckon with where lengths are not known.
+    # N is the number of chunks, C the queries per chunk. There may be one chunk too many, since compiled code
+    # cannot round up symbolic lengths.
     chunks = length // _CHUNK + 1
     q_BHNCD, k_BHNCD, v_BHNCE = (
         F.pad(tensor, (0, 0, 0, chunks * _CHUNK - length)).unflatten(-2, (chunks, _CHUNK))
@@ -268,7 +268,7 @@ def _causal_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return summed_BHQE[..., :length, :]
 
 
-def _over_last(summed_BHQE: Tensor) -> Tensor:
+def _divide_by_last(summed_BHQE: Tensor) -> Tensor:
     total_BHQ1 = summed_BHQE[..., -1:]
     return summed_BHQE[..., :-1] / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
 
@@ -282,24 +282,24 @@ _WEIGHTS: dict[str, _Weights] = {
 
 ATTENTIONS: dict[str, Attention] = {
     "softmax": _fused_softmax,
-    **{name: _dense(weights_of) for name, weights_of in _WEIGHTS.items()},
+    **{name: _build_dense_attention(weights_of) for name, weights_of in _WEIGHTS.items()},
     "linear": _linear,
 }
 
 
 def normalised_weights(normaliser: str, logits: Tensor, limit: Limit) -> Tensor:
-    """Return the weights that a normaliser makes of logits with their mask, in the type of the logits.
+    """Return the weights that a normaliser computes from masked logits, in the type of the logits.
 
     Args:
-        normaliser: Its name; ``softmax`` and ``linear`` make none.
-        logits: Logits, (..., Q, K); a key is hidden where they are as low as a mask makes them.
+        normaliser: Name of the normaliser; not ``softmax`` or ``linear``.
+        logits: Masked logits, (..., Q, K); a key is hidden where they are as low as a mask makes them.
         limit: ``top_k`` or ``min_weight``, or None.
 
     Raises:
-        UsageError: The normaliser makes no weights of logits.
+        UsageError: The normaliser does not compute weights from logits.
     """
     if normaliser not in _WEIGHTS:
-        raise UsageError(f'normaliser "{normaliser}" makes no weights of logits. Give {", ".join(_WEIGHTS)}.')
+        raise UsageError(f'normaliser "{normaliser}" computes no weights. Give {", ".join(_WEIGHTS)}.')
     is_visible = above_lowest(logits)
     empty = ~is_visible.any(dim=-1, keepdim=True)
     with full_precision(logits.device.type):

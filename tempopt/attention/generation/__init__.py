@@ -1,4 +1,4 @@
-"""Drawing tokens from a language model, and scores of what was drawn, as functions of tensors.
+"""Draw tokens from a language model and score the samples, as functions of tensors.
 
 The parameters are ``tempopt.temperature.GenerationParameters``.
 """

@@ -1,4 +1,4 @@
-"""The next token from a model's logits: temperature, top-k, top-p and min-p, in the order of transformers.
+"""Draw the next token from logits: temperature, top-k, top-p and min-p, in the order of transformers.
 
 Shapes: V vocabulary, ... any dimensions before it.
 """
@@ -18,17 +18,17 @@ from tempopt.temperature.generation import GenerationParameters
 def allowed_logits(logits: Tensor, parameters: GenerationParameters) -> Tensor:
     """Return logits over the temperature, with −∞ for each token that may not be drawn.
 
-    First the temperature divides the logits. Top-k then keeps the ``top_k_tokens`` largest; of their softmax
-    top-p keeps the most likely tokens until they have ``top_p`` together, and of the softmax of these min-p
-    keeps those with at least ``min_p`` times the largest probability. The most likely token always stays. At
-    temperature 0 it alone does; of equal ones the first.
+    First the temperature divides the logits. Top-k keeps the ``top_k_tokens`` largest. Top-p keeps the most
+    likely tokens of their softmax until their sum is ``top_p``. Min-p keeps the tokens of the resulting
+    softmax with at least ``min_p`` times the largest probability. The most likely token always stays. At
+    temperature 0 only that token stays; if several are equal, the first.
 
     Args:
         logits: Shape (..., V).
-        parameters: What may be drawn.
+        parameters: Parameters of generation.
 
     Returns:
-        Shape (..., V), in float32 or better; their softmax is what is drawn from.
+        Shape (..., V), in float32 or better; tokens are drawn from their softmax.
 
     Raises:
         UsageError: There is no token to draw.
@@ -57,8 +57,8 @@ def allowed_logits(logits: Tensor, parameters: GenerationParameters) -> Tensor:
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Return which tokens are among the fewest of the most likely ones that have ``top_p`` together."""
-    # from the least likely one on, as transformers does: the small are summed before the large
+    """Return which tokens are in the smallest set of most likely tokens whose sum is at least ``top_p``."""
+    # ascending as in transformers, so that small probabilities are summed before large ones
     sorted_logits, order = logits.sort(dim=-1)
     mask = sorted_logits.softmax(-1).cumsum(-1) > 1 - top_p
     mask[..., -1] = True
@@ -70,17 +70,17 @@ def sample(
 ) -> Tensor:
     """Return a token for each row of logits, drawn from the softmax of :func:`allowed_logits`.
 
-    Generators in the same state draw with the same noise whatever the parameters are: two evaluations that
-    differ in the parameters are paired, which narrows the interval of their difference.
+    Generators in the same state draw the same noise for any parameters: two evaluations that differ in the
+    parameters are paired, which narrows the interval of their difference.
 
     Args:
         logits: Shape (..., V).
-        parameters: What may be drawn.
-        generator: What the noise is drawn from, on its own device; None for torch's global generator of the
-            logits' device.
+        parameters: Parameters of generation.
+        generator: Source of the noise, on its own device; None for torch's global generator of the logits'
+            device.
 
     Returns:
-        Numbers of tokens, of shape (...).
+        Token indices, of shape (...).
 
     Raises:
         UsageError: There is no token to draw.
@@ -88,7 +88,7 @@ def sample(
     allowed = allowed_logits(logits, parameters)
     device = allowed.device if generator is None else generator.device
     noise = torch.empty(allowed.shape, dtype=allowed.dtype, device=device)
-    # an exponential race: the token with the smallest time is drawn, times having the rates of the softmax
+    # an exponential race: the token with the smallest time is drawn; the rates are the softmax
     noise.exponential_(generator=generator).clamp_(min=torch.finfo(noise.dtype).tiny)
     return (allowed - noise.to(allowed.device).log()).argmax(-1)
 
@@ -96,14 +96,14 @@ def sample(
 def generation_kwargs(parameters: GenerationParameters) -> dict[str, Any]:
     """Return the parameters as arguments of ``transformers.GenerationConfig``.
 
-    All of them are given, neutral ones too: transformers fills in what is left out from the model's own
+    All of them are returned, including neutral ones: transformers takes missing ones from the model's own
     ``generation_config``, which may have a top-k of 50 or another temperature.
 
     Args:
-        parameters: What may be drawn.
+        parameters: Parameters of generation.
     """
     if parameters.is_greedy:
-        # neutral values and, of top-k, transformers' own, of which it does not warn
+        # neutral values, and the default of transformers for top-k, about which it does not warn
         return {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": 50}
     return {
         "do_sample": True,

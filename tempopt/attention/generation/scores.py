@@ -1,6 +1,6 @@
-"""Scores of sampled answers: pass@k, exact match and the majority's answer.
+"""Scores of sampled answers: pass@k, exact match and majority vote.
 
-Each is a value for each prompt, to be returned from ``validation_step`` by item.
+Each is a value per prompt; return it from ``validation_step`` by item.
 
 Shapes: B prompts, S samples of each, L tokens of an answer.
 """
@@ -18,12 +18,12 @@ from tempopt.errors import UsageError
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """Return an unbiased estimate of the probability that at least one of ``k`` samples is correct.
 
-    1 − C(n − c, k) / C(n, k): the share of the subsets of ``k`` of the ``n`` samples that have a correct one
-    (Chen et al. 2021, "Evaluating large language models trained on code", arXiv:2107.03374).
+    1 − C(n − c, k) / C(n, k): the share of the subsets of ``k`` of the ``n`` samples that contain a correct
+    one (Chen et al. 2021, "Evaluating large language models trained on code", arXiv:2107.03374).
 
     Args:
         num_samples: Number n of samples of a prompt, >= 1.
-        num_correct: Number c of them that are correct, from 0 to n.
+        num_correct: Number c of correct ones among them, from 0 to n.
         k: From 1 to n.
 
     Raises:
@@ -49,7 +49,7 @@ def pass_at_k_of(correct_BS: Tensor, k: int) -> Tensor:
     """
     if correct_BS.dim() != 2:
         raise UsageError(
-            f"What is correct has the shape {tuple(correct_BS.shape)}. Give a row for each prompt and a "
+            f"correct_BS has the shape {tuple(correct_BS.shape)}. Give a row for each prompt and a "
             "column for each of its samples."
         )
     num_samples = correct_BS.shape[1]
@@ -59,11 +59,11 @@ def pass_at_k_of(correct_BS: Tensor, k: int) -> Tensor:
 
 
 def exact_match(answers_BSL: Tensor, wanted_BL: Tensor) -> Tensor:
-    """Return whether each sample is the wanted answer in all of its tokens, of shape (B, S).
+    """Return whether all tokens of each sample equal the wanted answer, of shape (B, S).
 
     Args:
-        answers_BSL: Tokens of the samples, shape (B, S, L); fill shorter ones with a token of padding.
-        wanted_BL: Tokens of the one right answer of each prompt, shape (B, L), filled alike.
+        answers_BSL: Tokens of the samples, shape (B, S, L); pad shorter ones.
+        wanted_BL: Tokens of the correct answer of each prompt, shape (B, L), padded equally.
 
     Raises:
         UsageError: The shapes do not fit.
@@ -73,10 +73,10 @@ def exact_match(answers_BSL: Tensor, wanted_BL: Tensor) -> Tensor:
 
 
 def majority_vote(answers_BSL: Tensor) -> Tensor:
-    """Return the most frequent of the samples of each prompt, of shape (B, L); of equal ones the first.
+    """Return the most frequent sample of each prompt, of shape (B, L); if several are equal, the first.
 
     Its exact match is the accuracy of self-consistency (Wang et al. 2023, arXiv:2203.11171), which extracts
-    the answers from whole chains of thought before it counts them.
+    the answers from chains of thought before counting them.
 
     Args:
         answers_BSL: Tokens of the answers, shape (B, S, L).
@@ -96,7 +96,7 @@ def _check_answers(answers_BSL: Tensor, wanted_BL: Tensor | None = None) -> None
     if fits and wanted_BL is not None:
         fits = tuple(wanted_BL.shape) == (answers_BSL.shape[0], answers_BSL.shape[2])
     if not fits:
-        target_text = "" if wanted_BL is None else f" and what is wanted {tuple(wanted_BL.shape)}"
+        target_text = "" if wanted_BL is None else f" and wanted_BL {tuple(wanted_BL.shape)}"
         raise UsageError(
             f"The answers have the shape {tuple(answers_BSL.shape)}{target_text}. Give (prompts, "
             f"samples, tokens){' and (prompts, tokens)' * (wanted_BL is not None)}, filled to the same "

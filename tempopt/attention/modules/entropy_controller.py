@@ -1,9 +1,8 @@
 """Feedback control that moves each layer's temperature until its attention has a target entropy.
 
-Entropies here are shares of what is possible, H / ln n, from 0 to 1
+Entropies are shares of the maximum, H / ln n, from 0 to 1
 (:func:`tempopt.attention.functional.entropy.normalised_entropy`), averaged over a layer's queries that see
-more than one key. Who measures them, and who puts the temperatures into the model, is not known here; neither
-is Lightning.
+more than one key. The caller measures them and applies the temperatures to the model; Lightning is not used.
 
 Shape suffixes: B batch, H heads, Q queries, K keys, D head dimension.
 """
@@ -31,25 +30,25 @@ from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
 from tempopt.temperature.factors import center_geometric
 
-# What half precision may put a share of entropy beyond its range; anything further is no share.
+# Half precision may put a share of entropy this far out of range; beyond it the input is invalid.
 _SLACK = 0.02
 
 Reduce = Callable[[list[float]], Sequence[float]]
 
 
-def _by_depth(spread: float, num_layers: int) -> tuple[float, ...]:
+def _factors_by_depth(spread: float, num_layers: int) -> tuple[float, ...]:
     return ExponentialLayers(layer_ratio=1.0 / spread).factors(num_layers)
 
 
-def _alternating(spread: float, num_layers: int) -> tuple[float, ...]:
+def _alternating_factors(spread: float, num_layers: int) -> tuple[float, ...]:
     return center_geometric([math.log(spread) / 2.0 * (-1.0) ** layer for layer in range(num_layers)])
 
 
 ARRANGEMENTS: dict[str, Callable[[float, int], tuple[float, ...]]] = {
-    "depth": _by_depth,
-    "alternate": _alternating,
+    "depth": _factors_by_depth,
+    "alternate": _alternating_factors,
 }
-"""Factors on the odds of entropy over the layers, of geometric mean 1; see :class:`EntropyTarget`."""
+"""Factors on the odds of entropy over the layers, with geometric mean 1; see :class:`EntropyTarget`."""
 
 _ALIKE = Constant(temperature_init=1.0)
 
@@ -59,19 +58,20 @@ _ALIKE = Constant(temperature_init=1.0)
 class EntropyTarget:
     """Target entropy of each layer at each training progress, as a share of ln n.
 
-    The level h(t) is a schedule's; the layers lie around it in the odds, h / (1 - h), so that every target is
-    inside (0, 1) whatever the spread, and the level is the geometric mean of the odds:
-    H_l / (1 - H_l) = f_l h / (1 - h).
+    A schedule gives the level h(t). The targets lie around it in terms of odds, h / (1 - h), so that they are
+    inside (0, 1) for any spread, and the level is the geometric mean of the odds: H_l / (1 - H_l) = f_l h /
+    (1 - h).
 
     Args:
         level: The level over progress, with values between 0 and 1, both excluded.
-        spread: Over progress, the odds of the broadest layer over those of the sharpest; 1 for no difference,
-            below 1 for the other way about.
-        arrangement: ``depth``: the first layer is the broadest, the odds fall by the same factor from layer
-            to layer, the last is the sharpest. ``alternate``: layers 0, 2, ... are broad, 1, 3, ... sharp.
+        spread: Over progress, the odds of the broadest layer over those of the sharpest; 1 for equal layers,
+            below 1 for the reverse order.
+        arrangement: ``depth``: the first layer is the broadest, the odds decrease by the same factor from
+            layer to layer, the last is the sharpest. ``alternate``: layers 0, 2, ... are broad, 1, 3, ...
+            sharp.
 
     Raises:
-        SpecError: if the arrangement is not known or the level is outside (0, 1).
+        SpecError: The arrangement is unknown or the level is outside (0, 1).
     """
 
     level: Schedule
@@ -85,11 +85,11 @@ class EntropyTarget:
             self.entropies(progress, 1)
 
     def entropies(self, progress: float, num_layers: int) -> tuple[float, ...]:
-        """Return each layer's target, first layer first, in (0, 1).
+        """Return the target of each layer, first layer first, in (0, 1).
 
         Raises:
-            UsageError: if the progress is outside [0, 1].
-            SpecError: if the level at this progress is outside (0, 1).
+            UsageError: The progress is outside [0, 1].
+            SpecError: The level at this progress is outside (0, 1).
         """
         level = self.level(progress)
         if not 0.0 < level < 1.0:
@@ -106,44 +106,46 @@ class EntropyTarget:
 
 
 def curriculum(*, init: float = 0.9, final: float = 0.4, schedule: str = "cosine") -> EntropyTarget:
-    """Return the target that goes from broad to sharp, the same in every layer.
+    """Return the target that changes from broad to sharp, equally in every layer.
 
     Args:
         init: Share of ln n at progress 0.
         final: Share at progress 1, less than ``init``.
-        schedule: Name of the way between them, in :data:`tempopt.temperature.SCHEDULES`.
+        schedule: Name of the course between them, in :data:`tempopt.temperature.SCHEDULES`.
 
     Raises:
-        SpecError: if a share is outside (0, 1), ``final`` is not less, or the schedule is not known.
+        SpecError: A share is outside (0, 1), ``final`` is not below ``init``, or the schedule is unknown.
     """
     if not final < init:
         raise SpecError(
             f"final={final!r} is not below init={init!r}, and a curriculum goes from broad to sharp. "
             "Exchange them, or give any schedule to EntropyTarget(level=...)."
         )
-    return EntropyTarget(level=_schedule(schedule, init, final))
+    return EntropyTarget(level=_build_schedule(schedule, init, final))
 
 
 def contrast(
     *, level: float = 0.6, spread: float = 4.0, arrangement: str = "depth", schedule: str = "exponential"
 ) -> EntropyTarget:
-    """Return the target under which the layers, alike at first, move apart around a level that stays.
+    """Return the target under which initially equal layers diverge around a constant level.
 
     Args:
-        level: Share of ln n that all layers start at, and the middle of them ever after.
+        level: Share of ln n at which all layers start, and the middle of them later.
         spread: At progress 1, the odds of the broadest layer over those of the sharpest.
         arrangement: Which layers are broad, as for :class:`EntropyTarget`.
-        schedule: Name of the way from spread 1 to it, in :data:`tempopt.temperature.SCHEDULES`; with
-            ``constant`` they are apart from the start.
+        schedule: Name of the course from spread 1 to ``spread``, in :data:`tempopt.temperature.SCHEDULES`;
+            with ``constant`` the layers differ from the start.
 
     Raises:
-        SpecError: if the level is outside (0, 1) or the spread is 1 or out of range, or a name is not known.
+        SpecError: The level is outside (0, 1), the spread is 1 or out of range, or a name is unknown.
     """
     check_scale("spread", spread)
     if spread == 1.0:
-        raise SpecError("spread=1.0 is no contrast. Give a number above 1, or below for the other way about.")
+        raise SpecError("spread=1.0 is no contrast. Give a number above 1, or below 1 for the reverse order.")
     spread_schedule = (
-        Constant(temperature_init=spread) if schedule == Constant.name else _schedule(schedule, 1.0, spread)
+        Constant(temperature_init=spread)
+        if schedule == Constant.name
+        else _build_schedule(schedule, 1.0, spread)
     )
     return EntropyTarget(
         level=Constant(temperature_init=level), spread=spread_schedule, arrangement=arrangement
@@ -151,37 +153,38 @@ def contrast(
 
 
 class EntropyController:
-    """Moves each layer's temperature so that its entropy follows a target over training.
+    """Adjusts the temperature of each layer so that its entropy follows a target over training.
 
     Entropy rises with temperature, by d(H / ln n) / d ln tau = Var_a(s / tau) / ln n >= 0 for weights a of
-    logits s. So ln tau goes up by rate * (target - H), with H an exponential moving average of what was
-    measured, and stays between its bounds; with ``newton`` the difference is divided by that slope first.
+    logits s. So ln tau is raised by rate * (target - H), with H an exponential moving average of the
+    measurements, within its bounds; with ``newton`` the difference is first divided by that slope.
 
-    Of the calls of :meth:`update` every ``every``-th is heeded, the first one included: only then need the
-    entropies be measured. Temperatures come close without going past their goal if rate * slope is at most
-    (1 - sqrt(decay)) / (1 + sqrt(decay)), 0.026 at the default; for many normally distributed logits a slope
-    is 2 at most, and with ``newton`` it counts as 1. They need some 1 / (rate * slope) changes to come close,
-    and many where attention is nearly uniform and the slope nearly 0: start rather low than high, or take
-    ``newton``. The same calls give the same temperatures, to the last bit.
+    Only every ``every``-th call of :meth:`update`, beginning with the first, changes the temperatures, and
+    only then do the entropies have to be measured. Temperatures converge without overshoot if rate * slope is
+    at most (1 - sqrt(decay)) / (1 + sqrt(decay)), 0.026 at the default; for many normally distributed logits
+    a slope is at most 2, and with ``newton`` it counts as 1. Convergence takes about 1 / (rate * slope)
+    changes, which are many where attention is nearly uniform and the slope nearly 0: start at a low
+    temperature rather than a high one, or use ``newton``. The same calls give the same temperatures, to the
+    last bit.
 
     Args:
         num_layers: Number of layers, >= 1.
-        target: What the entropies are to be, as :func:`curriculum` or :func:`contrast`.
-        initial: Temperature at the start, one or one per layer, as of a plan at progress 0.
+        target: Target entropies, as from :func:`curriculum` or :func:`contrast`.
+        initial: Temperature at the start, one or one per layer, as from a plan at progress 0.
         lowest: Lower bound of the temperatures.
         highest: Upper bound of the temperatures.
-        rate: Change of ln tau for each unit of entropy, > 0; with ``newton`` the share of the step taken.
-        decay: Weight of the past in the moving average, in [0, 1); 0 for none.
-        every: How many calls there are to each change, >= 1.
-        newton: Whether the slopes are given and used.
-        max_step: Largest change of ln tau at a time, > 0. It is taken where the slope vanishes, as it does
-            where attention is one-hot or uniform, or is negative, as a bias can make it that no temperature
-            divides.
-        reduce: Given what this process has measured, returns its mean over all processes; None for one
-            process. It is called at the same calls everywhere, so that all have the same temperatures.
+        rate: Change of ln tau per unit of entropy, > 0; with ``newton`` the share of the Newton step.
+        decay: Weight of the past in the moving average, in [0, 1); 0 for no average.
+        every: Number of calls per change, >= 1.
+        newton: Whether slopes are given and used.
+        max_step: Largest change of ln tau per change, > 0. It is used where the slope vanishes, because
+            attention is one-hot or uniform, or is negative, which a bias outside the temperature can cause.
+        reduce: Returns the mean of its argument, the measurements of this process, over all processes; None
+            for a single process. All processes call it at the same updates, so all have the same
+            temperatures.
 
     Raises:
-        SpecError: if a number is out of range.
+        SpecError: A number is out of range.
     """
 
     def __init__(
@@ -241,16 +244,16 @@ class EntropyController:
         progress: float,
         slopes: Sequence[float] | Tensor | None = None,
     ) -> tuple[float, ...]:
-        """Return the next temperatures, having moved them if a change is due.
+        """Return the next temperatures; they change only if a change is due.
 
         Args:
-            entropies: H / ln n of each layer, measured at the temperatures in force; may be None when no
-                change is :attr:`due`.
+            entropies: H / ln n of each layer, measured at the present temperatures; may be None if no change
+                is :attr:`due`.
             progress: Training progress in [0, 1].
             slopes: Var_a(s / tau) / ln n of each layer (:func:`entropy_slope`), with ``newton`` only.
 
         Raises:
-            UsageError: if a change is due and there is not one share per layer; nothing is then changed.
+            UsageError: A change is due and there is not one share per layer; the state is then unchanged.
         """
         if self.due:
             self._move(self._average_measurements(entropies, slopes), progress)
@@ -266,17 +269,17 @@ class EntropyController:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the state that :meth:`state_dict` of a controller with the same arguments returned.
+        """Restore a state from :meth:`state_dict` of a controller with the same arguments.
 
         Raises:
-            UsageError: if it is that of another number of layers, or of one with ``newton`` for one without.
+            UsageError: The state is of another number of layers, or of a controller with another ``newton``.
         """
         averages = state["averages"]
         num_layers = len(state["temperatures"])
         if num_layers != self.num_layers or (averages is not None and len(averages) != self._num_measured):
             raise UsageError(
                 f"The state is of {num_layers} layers and {len(averages or ())} averages; this controller "
-                f"has {self.num_layers} layers and {self._num_measured} averages. Make it with the arguments "
+                f"has {self.num_layers} layers and {self._num_measured} averages. Use the arguments "
                 "it had when the state was saved."
             )
         self._temperatures = [float(temperature) for temperature in state["temperatures"]]
@@ -295,10 +298,10 @@ class EntropyController:
                 f"newton={self.newton}, and slopes are {'missing' if slopes is None else 'given'}. Give them "
                 "with newton=True and only then: see entropy_slope."
             )
-        values = _numbers("entropies", entropies, self.num_layers)
+        values = _to_numbers("entropies", entropies, self.num_layers)
         if self.newton:
-            values += _numbers("slopes", slopes, self.num_layers)
-        # Checked after the mean is taken: all processes refuse it then, or none.
+            values += _to_numbers("slopes", slopes, self.num_layers)
+        # Checked after reduction, so that either all processes refuse it or none.
         means = values if self._reduce is None else [float(mean) for mean in self._reduce(values)]
         shares, mean_slopes = means[: self.num_layers], means[self.num_layers :]
         are_shares = all(-_SLACK <= share <= 1.0 + _SLACK for share in shares)
@@ -339,21 +342,21 @@ def entropy_slope(
     valid_BQ: Tensor | None = None,
     num_queries: int | None = None,
 ) -> Tensor:
-    """Return d(H / ln n) / d ln tau = Var_a(s / tau) / ln n, the mean over queries with a choice, 0-d.
+    """Return d(H / ln n) / d ln tau = Var_a(s / tau) / ln n, the mean over queries with more than one key,
+    0-d.
 
-    What is added to the logits by a floating mask is not divided by the temperature: with a finite bias b it
-    is Cov_a(s / tau, s / tau + b) / ln n. The logits are materialised, in float32 or better: of a long
-    sequence give ``num_queries``.
+    The temperature does not divide a floating mask that is added to the logits: with a finite bias b the
+    slope is Cov_a(s / tau, s / tau + b) / ln n. The logits are materialised in float32 or better: for long
+    sequences pass ``num_queries``.
 
     Args:
         q_BHQD: Queries, tempered already (:func:`tempopt.attention.functional.attention.temper_query`).
-        k_BHKD: Keys; of fewer heads, if each serves as many of the queries' next to each other.
+        k_BHKD: Keys; may have fewer heads, each of which serves a group of adjacent query heads.
         scale: Factor on the logits; None is 1 / sqrt(D).
         attn_mask: Boolean or floating mask that broadcasts to BHQK, or None.
         is_causal: Whether query i sees the keys 0 to i only, in addition to ``attn_mask``.
-        valid_BQ: True where a query is not padding; None if none is.
-        num_queries: Number of queries, >= 1, that are looked at, evenly spaced over each sequence; None for
-            all.
+        valid_BQ: True where a query is not padding; None if there is no padding.
+        num_queries: Number of queries, >= 1, to evaluate, evenly spaced over each sequence; None for all.
     """
     if num_queries is not None and num_queries < q_BHQD.shape[-2]:
         check_count("num_queries", num_queries)
@@ -376,7 +379,7 @@ def entropy_slope(
         counts_BHQ = counts_BHQ & valid_BQ.unsqueeze(1)
     seen_BHQK = biased_BHQK if hidden is None else biased_BHQK.masked_fill(hidden, -math.inf)
     weights_BHQK = seen_BHQK.softmax(dim=-1)
-    # Centred before it is multiplied: differences of large squares would lose what there is.
+    # Centred before multiplication: differences of large squares would lose all digits.
     aside_BHQK = logits_BHQK - (weights_BHQK * logits_BHQK).sum(dim=-1, keepdim=True)
     biased_aside_BHQK = biased_BHQK - (weights_BHQK * biased_BHQK).sum(dim=-1, keepdim=True)
     covariance_BHQ = (weights_BHQK * aside_BHQK * biased_aside_BHQK).sum(dim=-1)
@@ -384,7 +387,7 @@ def entropy_slope(
     return slope_BHQ.masked_fill(~counts_BHQ, 0.0).sum() / counts_BHQ.sum().clamp(min=1)
 
 
-def _schedule(name: str, init: float, final: float) -> Schedule:
+def _build_schedule(name: str, init: float, final: float) -> Schedule:
     if name == Constant.name or name not in SCHEDULES:
         schedules = [schedule for schedule in SCHEDULES if schedule != Constant.name]
         raise SpecError(unknown("schedule that moves", name, schedules))
@@ -394,12 +397,12 @@ def _schedule(name: str, init: float, final: float) -> Schedule:
     return parameters.plan(1).schedule
 
 
-def _numbers(name: str, values: Sequence[float] | Tensor | None, num_layers: int) -> list[float]:
+def _to_numbers(name: str, values: Sequence[float] | Tensor | None, num_layers: int) -> list[float]:
     if values is None:
-        raise UsageError(f"A change of temperature is due, and {name} are not given. Measure them when due.")
+        raise UsageError(f"A change of temperature is due, but {name} are missing. Measure them when due.")
     numbers = values.flatten().tolist() if isinstance(values, Tensor) else [float(value) for value in values]
     if len(numbers) != num_layers:
-        raise UsageError(f"{len(numbers)} {name} are given for {num_layers} layers. Give one per layer.")
+        raise UsageError(f"Given {len(numbers)} {name} for {num_layers} layers. Give one per layer.")
     return numbers
 
 

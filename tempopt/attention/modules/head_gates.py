@@ -1,4 +1,4 @@
-"""Importance of each attention head for the loss, and pruning heads by mask; the caller chooses which.
+"""Importance of each attention head for the loss, and pruning of heads by masks.
 
 Importance is that of Michel, Levy & Neubig 2019, "Are Sixteen Heads Really Better than One?",
 arXiv:1905.10650: I_h = E |dL / d xi_h|, where xi_h = 1 multiplies the output of head h.
@@ -24,12 +24,12 @@ Batch = TypeVar("Batch")
 
 
 class HeadGates(ABC):
-    """Gates on the heads of a model, all of them open until :meth:`prune`.
+    """Gates on the heads of a model, all open until :meth:`prune`.
 
     Attributes:
-        model: The model that the gates are on.
+        model: The model with the gates.
         num_heads: Heads of each layer, in depth order.
-        pruned: By layer, the heads whose gate is closed, ascending; layers without any are left out.
+        pruned: By layer, the heads whose gate is closed, ascending; without layers that have none.
     """
 
     num_heads: tuple[int, ...]
@@ -47,16 +47,16 @@ class HeadGates(ABC):
 
         Args:
             loss: Runs the model on a batch and returns its loss, the mean over examples.
-            batches: Data to take the expectation over; each is used once.
+            batches: Data for the expectation; each batch is used once.
             normalise: Whether to divide by the l2 norm over the heads of each layer, as Michel et al. do
                 before they compare heads of different layers.
 
         Returns:
-            For each layer (heads,), in float64 on the CPU, >= 0; 0 for a head that is pruned. Gradients
-            that parameters have, modes and parameters stay as they are.
+            For each layer (heads,), in float64 on the CPU, >= 0; 0 for a pruned head. Existing gradients of
+            parameters, modes and parameters are not changed.
 
         Raises:
-            UsageError: if there is no batch, or a loss is no finite scalar.
+            UsageError: There is no batch, or a loss is not a finite scalar.
         """
         totals = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
         examples = 0
@@ -76,7 +76,7 @@ class HeadGates(ABC):
 
         Args:
             loss: As for :meth:`importance`.
-            batches: As there; what is a batch here is what gradients are summed over, see the class.
+            batches: As for :meth:`importance`; gradients are summed over each batch, see the class.
         """
         for batch in batches:
             with evaluating(self.model), torch.enable_grad():
@@ -85,7 +85,7 @@ class HeadGates(ABC):
 
     @contextmanager
     def prune_temporarily(self, heads: Mapping[int, Iterable[int]]) -> Iterator[None]:
-        """Return a context in which the gates of some more heads are closed.
+        """Return a context in which the gates of further heads are closed.
 
         Args:
             heads: By layer the heads, as for :meth:`prune`.
@@ -99,13 +99,13 @@ class HeadGates(ABC):
             self.prune(pruned)
 
     def prune(self, heads: Mapping[int, Iterable[int]]) -> None:
-        """Close the gates of some heads, in addition to those that are closed.
+        """Close the gates of some heads, in addition to closed ones.
 
         Args:
             heads: By layer the heads to prune, as from :func:`least_important`.
 
         Raises:
-            UsageError: if there is no such layer or head.
+            UsageError: A layer or head does not exist.
         """
         heads_by_layer = {layer: sorted(set(numbers)) for layer, numbers in heads.items()}
         for layer, numbers in heads_by_layer.items():
@@ -122,14 +122,14 @@ class HeadGates(ABC):
                 self.pruned[layer] = tuple(sorted({*closed_heads, *numbers}))
 
     def restore(self) -> None:
-        """Open all gates: the model computes bit for bit what it did before :meth:`prune`."""
+        """Open all gates: the model computes the same as before :meth:`prune`, bit for bit."""
         for layer in self.pruned:
             self._open(layer)
         self.pruned = {}
 
     @abstractmethod
     def _absolute_gradients(self, loss: Callable[[], Tensor]) -> tuple[int, list[Tensor]]:
-        """Return over how many examples was summed, and the sum of |dL / d xi| for each layer."""
+        """Return the number of examples, and for each layer the sum of |dL / d xi| over them."""
 
     @abstractmethod
     def _close(self, layer: int, heads: Sequence[int]) -> None: ...
@@ -139,10 +139,10 @@ class HeadGates(ABC):
 
 
 class AttendGates(HeadGates):
-    """Gates on the heads of a model that attends through its own ``attend``, as a TemperedModule does.
+    """Gates on the heads of a model that attends by its own method ``attend``, such as a TemperedModule.
 
-    Each example has gates of its own, so the importance is exact whatever the size of batches. Until
-    :meth:`detach` the model has an ``attend`` of its own; do not copy or compile it meanwhile.
+    Each example has its own gates, so the importance is exact for any batch size. Until :meth:`detach` the
+    ``attend`` of the model is replaced; do not copy or compile the model before.
 
     Args:
         model: A module with ``num_layers`` and ``attend(q_BHQD, k_BHKD, v_BHKD, *, layer, ...)``, which
@@ -150,7 +150,7 @@ class AttendGates(HeadGates):
         num_heads: Heads of each layer, >= 1.
 
     Raises:
-        AttachError: if the model has no such method, or has gates already.
+        AttachError: The model has no such method, or already has gates.
     """
 
     def __init__(self, model: nn.Module, *, num_heads: int) -> None:
@@ -162,7 +162,7 @@ class AttendGates(HeadGates):
                 "For other models give the projections behind the attention: ProjectionGates(model, ...)."
             )
         if "attend" in vars(model):
-            raise AttachError("The model has gates already. Detach them first, or use them.")
+            raise AttachError("The model already has gates. Detach them first, or use them.")
         check_count("num_heads", num_heads)
         super().__init__(model, [num_heads] * num_layers)
         self._recorded: list[tuple[int, Tensor]] | None = None
@@ -173,7 +173,7 @@ class AttendGates(HeadGates):
         vars(model)["attend"] = attend_gated
 
     def detach(self) -> None:
-        """Open all gates and give the model its own ``attend`` back."""
+        """Open all gates and restore the model's own ``attend``."""
         self.restore()
         vars(self.model).pop("attend", None)
 
@@ -198,7 +198,8 @@ class AttendGates(HeadGates):
         self._recorded = []
         try:
             value = loss()
-            # Activation checkpointing runs attention again in backward; those gates are not the loss's.
+            # Activation checkpointing runs attention again in backward; those gates do not belong to the
+            # loss.
             gates = list(self._recorded)
             if not gates:
                 raise UsageError("The loss did not attend. Compute it with the model that the gates are on.")
@@ -213,7 +214,7 @@ class AttendGates(HeadGates):
         examples = len(gates[0][1])
         sums = [torch.zeros(heads, dtype=torch.float64) for heads in self.num_heads]
         for layer, gradient in by_layer.items():
-            # The loss is a mean over examples, that of each one is as many times as large.
+            # The loss is a mean over examples; the loss of one example has the gradient times their number.
             sums[layer] = examples * gradient.flatten(1).double().abs().sum(dim=0).cpu()
         return examples, sums
 
@@ -227,13 +228,13 @@ class AttendGates(HeadGates):
 class ProjectionGates(HeadGates):
     """Gates on the inputs of output projections, where the heads lie side by side.
 
-    A gate on a head is a factor on its columns of the weight, so nothing is hooked, and it works however
-    the projection is called, as in the fast path of ``nn.MultiheadAttention``. Importance follows from the
-    gradient of the weight, dL / d xi_h = sum over the head's columns of W dL/dW, which has no examples any
-    more: **give batches of one example**, or gradients of different signs cancel within a batch.
+    A gate on a head is a factor on its columns of the weight, so no hook is needed, and it works however the
+    projection is called, as in the fast path of ``nn.MultiheadAttention``. Importance follows from the
+    gradient of the weight, dL / d xi_h = sum over the head's columns of W dL/dW, which is summed over
+    examples: **give batches of one example**, since gradients of opposite signs cancel within a batch.
 
-    To prune is to zero columns in place. That is meant for evaluation: an optimizer that trains on would let
-    them grow again.
+    Pruning sets columns to zero in place. It is meant for evaluation: further training would change them
+    again.
 
     Args:
         model: Any module.
@@ -242,7 +243,7 @@ class ProjectionGates(HeadGates):
         num_heads: Heads of each layer, >= 1; may be left out for ``auto``.
 
     Raises:
-        AttachError: if there is no such projection, its input is no multiple of the number of heads, or its
+        AttachError: There is no such projection, its input is not a multiple of the number of heads, or its
             weight is shared or not a parameter.
     """
 
@@ -253,9 +254,9 @@ class ProjectionGates(HeadGates):
         projections: Sequence[str] | Literal["auto"] = "auto",
         num_heads: int | None = None,
     ) -> None:
-        out_projections = _projections(model, projections, num_heads)
+        out_projections = _find_projections(model, projections, num_heads)
         super().__init__(model, [heads for _, _, heads in out_projections])
-        self._weights = [_weight(name, module) for name, module, _ in out_projections]
+        self._weights = [_projection_weight(name, module) for name, module, _ in out_projections]
         self._axes = [_input_axis(module) for _, module, _ in out_projections]
         for (name, _, heads), weight, axis in zip(out_projections, self._weights, self._axes, strict=True):
             if heads < 1 or weight.shape[axis] % heads:
@@ -264,7 +265,9 @@ class ProjectionGates(HeadGates):
                     "number of heads of the queries."
                 )
         if len({id(weight) for weight in self._weights}) < len(self._weights):
-            raise AttachError("Two of the projections share one weight, so their heads have no gates apart.")
+            raise AttachError(
+                "Two of the projections share one weight, so their heads cannot be gated separately."
+            )
         self._original_columns: dict[tuple[int, int], Tensor] = {}
 
     def _columns(self, layer: int, head: int) -> Tensor:
@@ -308,10 +311,10 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
 
     Args:
         importance: For each layer (heads,), as from :meth:`HeadGates.importance`.
-        count: How many heads to name, >= 0.
+        count: Number of heads to return, >= 0.
 
     Raises:
-        UsageError: if there are not as many to spare.
+        UsageError: There are fewer heads that can be spared.
     """
     num_spare = sum(len(heads) - 1 for heads in importance)
     if not 0 <= count <= num_spare:
@@ -334,14 +337,14 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
 
 
 def normalise_importance(importance: Tensor) -> Tensor:
-    """Return the importance of a layer's heads with the l2 norm 1, or 0 where all are."""
+    """Return the importance of a layer's heads scaled to l2 norm 1; 0 if all are 0."""
     norm: Tensor = importance.norm().clamp(min=torch.finfo(importance.dtype).tiny)
     return importance / norm
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Return a context in which a model is in eval mode; each module gets its mode back."""
+    """Return a context in which a model is in eval mode; afterwards each module has its previous mode."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -352,7 +355,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def compute_finite_loss(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:
-    """Return the loss of a batch; UsageError if it is no finite scalar."""
+    """Return the loss of a batch; raises UsageError if it is not a finite scalar."""
     loss = loss_of(batch)
     if loss.numel() != 1 or not math.isfinite(loss.item()):
         description = f"shape {tuple(loss.shape)}" if loss.numel() != 1 else f"the value {loss.item()}"
@@ -360,7 +363,7 @@ def compute_finite_loss(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Ten
     return loss.reshape(())
 
 
-def _projections(
+def _find_projections(
     model: nn.Module, projections: Sequence[str] | Literal["auto"], num_heads: int | None
 ) -> list[tuple[str, nn.Module, int]]:
     """Return name, module and number of heads of each output projection, in depth order."""
@@ -380,12 +383,14 @@ def _projections(
     if isinstance(projections, str) or num_heads is None:
         raise AttachError(
             f"projections={projections!r} and num_heads={num_heads!r}. Give a list of names or patterns, and "
-            "num_heads, which the shape of a projection does not tell."
+            "num_heads, which does not follow from the shape of a projection."
         )
     names = [name for name, _ in model.named_modules()]
     for pattern in projections:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise AttachError(f'"{pattern}" in projections matches no module. There are: {_some(names)}.')
+            raise AttachError(
+                f'"{pattern}" in projections matches no module. There are: {_list_some(names)}.'
+            )
     return [
         (name, module, num_heads)
         for name, module in model.named_modules()
@@ -393,7 +398,7 @@ def _projections(
     ]
 
 
-def _weight(name: str, module: nn.Module) -> nn.Parameter:
+def _projection_weight(name: str, module: nn.Module) -> nn.Parameter:
     weight = module._parameters.get("weight")
     if weight is None or weight.ndim != 2 or not weight.is_floating_point():
         raise AttachError(
@@ -404,9 +409,9 @@ def _weight(name: str, module: nn.Module) -> nn.Parameter:
 
 
 def _input_axis(module: nn.Module) -> int:
-    """Return the weight's axis of input features: Conv1D of transformers keeps (input, output)."""
+    """Return the axis of input features of the weight: Conv1D of transformers stores (input, output)."""
     return 0 if any(kind.__name__ == "Conv1D" for kind in type(module).__mro__) else 1
 
 
-def _some(names: Sequence[str]) -> str:
+def _list_some(names: Sequence[str]) -> str:
     return ", ".join(name for name in names[:12] if name) + (", ..." if len(names) > 12 else "")

@@ -1,11 +1,11 @@
-"""Losses with an output temperature: what divides the logits of a loss, not those of attention.
+"""Losses with an output temperature, which divides the logits of a loss instead of those of attention.
 
-None of them knows Lightning; the training code moves an :class:`OutputTemperature` with the progress.
+Independent of Lightning; the training code sets the progress of an :class:`OutputTemperature`.
 
-A temperature T changes the gradient's size with its shape: that of cross-entropy of z / T is (p - y) / T, so
-annealing T anneals the learning rate too. ``keep_gradient`` multiplies the loss by T, so that the
-gradient is p - y at every temperature. The value of the loss is then T times the cross-entropy: compare
-losses of different temperatures by an untempered metric, never by themselves.
+A temperature T changes the size of the gradient as well as its shape: the gradient of cross-entropy of z / T
+is (p - y) / T, so annealing T also anneals the learning rate. ``keep_gradient`` multiplies the loss by T, so
+that the gradient is p - y at every temperature. The value of the loss is then T times the cross-entropy:
+compare losses at different temperatures by a metric without temperature only.
 
 Shape suffixes: N examples, C classes, E features.
 """
@@ -37,15 +37,15 @@ _REDUCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class OutputTemperature(nn.Module):
     """A schedule's temperature as a tensor, so that one compiled graph serves all of training.
 
-    It is no part of the state dict: after a resume, set the progress. Its type is float32 or better whatever
-    the type of the model. Contrastive losses with a cosine that goes up and down (Kukleva et al. 2023) take
-    it from :class:`tempopt.temperature.Cyclic`.
+    It is not part of the state dict: set the progress after a resume. Its type is float32 or better for any
+    type of the model. Contrastive losses with a cosine that falls and rises (Kukleva et al. 2023) use
+    :class:`tempopt.temperature.Cyclic`.
 
     Args:
         schedule: Any schedule of :mod:`tempopt.temperature`.
 
     Attributes:
-        schedule: What was given.
+        schedule: The given schedule.
         progress: The training progress, in [0, 1], whose temperature is set.
         temperature: The temperature, 0-d.
     """
@@ -61,10 +61,10 @@ class OutputTemperature(nn.Module):
     def set_progress(self, progress: float) -> None:
         """Set the schedule's temperature at ``progress`` in [0, 1], in place.
 
-        To be called before a forward, not between a forward and its backward.
+        Call it before a forward pass, not between a forward pass and its backward pass.
 
         Raises:
-            UsageError: if the progress is outside [0, 1].
+            UsageError: The progress is outside [0, 1].
         """
         temperature = self.schedule(progress)
         with torch.no_grad():
@@ -77,7 +77,7 @@ class OutputTemperature(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        # another type of the weights does not make it another temperature
+        # converting the weights must not round the temperature
         self.temperature = to_wide_type(self.temperature)
         self.set_progress(self.progress)
         return self
@@ -85,10 +85,10 @@ class OutputTemperature(nn.Module):
 
 @final
 class LearnedOutputTemperature(LearnedTemperature):
-    """A learned temperature of a loss, exp(log_temperature), held between two bounds.
+    """A learned temperature of a loss, exp(log_temperature), between two bounds.
 
-    In training the parameter itself is held there before it is used, as CLIP (Radford et al. 2021) does after
-    each step: beyond a bound it would have no gradient and never come back. The defaults are CLIP's.
+    In training the parameter itself is clamped before it is used, as CLIP (Radford et al. 2021) does after
+    each step: beyond a bound it would have no gradient and never return. The defaults are CLIP's.
 
     Args:
         init: Temperature at the start, from ``lowest`` to ``highest``.
@@ -96,7 +96,7 @@ class LearnedOutputTemperature(LearnedTemperature):
         highest: Upper bound, <= 1e6.
 
     Raises:
-        SpecError: if the numbers are out of range or order.
+        SpecError: A number is out of range, or they are not in order.
     """
 
     no_decay = frozenset({"log_temperature"})
@@ -119,7 +119,8 @@ class LearnedOutputTemperature(LearnedTemperature):
         if self.training:
             with torch.no_grad():
                 self.log_temperature.clamp_(low, high)
-        # In training not clamped out of place: its backward would refuse the next forward's clamp in place.
+        # In training not clamped out of place: its backward would fail after the next forward's in-place
+        # clamp.
         log_temperature = self.log_temperature if self.training else self.log_temperature.clamp(low, high)
         return to_wide_type(log_temperature).exp()
 
@@ -137,8 +138,8 @@ def tempered_cross_entropy(
 ) -> Tensor:
     """Return the cross-entropy of softmax(logits / T), in float32 or better.
 
-    At T = 1 it is ``torch.nn.functional.cross_entropy`` to the last bit. Smoothed targets bound what the
-    logits gain by growing, and so does a high T: they do in part the same.
+    At T = 1 it equals ``torch.nn.functional.cross_entropy`` to the last bit. Smoothed targets bound what the
+    logits gain by growing, and so does a high T, so their effects overlap.
 
     Args:
         logits: (N, C), (C) or (N, C, ...), as for torch's.
@@ -147,13 +148,13 @@ def tempered_cross_entropy(
         keep_gradient: Whether the loss is multiplied by T, so that annealing T does not anneal the learning
             rate. The factor is a constant of the differentiation, also where T is learned.
         weight: Weight of each class, (C), or None.
-        ignore_index: Target that does not count.
+        ignore_index: Target class that is ignored.
         label_smoothing: Share of the uniform distribution in the targets, in [0, 1].
         reduction: ``mean``, ``sum`` or ``none``.
 
     Raises:
-        SpecError: if a temperature given as a number is not from 1e-6 to 1e6.
-        UsageError: if one given as a tensor has more than one element.
+        SpecError: A temperature given as a number is not from 1e-6 to 1e6.
+        UsageError: A temperature given as a tensor has more than one element.
     """
     _check_temperature(temperature)
     tempered_logits = _divide_by_temperature(logits, temperature)
@@ -165,7 +166,7 @@ def tempered_cross_entropy(
         label_smoothing=label_smoothing,
         reduction=reduction,
     )
-    return loss * _constant(temperature) if keep_gradient else loss
+    return loss * _detach_temperature(temperature) if keep_gradient else loss
 
 
 def distillation_loss(
@@ -179,22 +180,22 @@ def distillation_loss(
 ) -> Tensor:
     """Return mix T^2 KL(teacher at T || student at T) + (1 - mix) cross-entropy(student at 1, target).
 
-    The factor T^2 keeps the size of the first term's gradient as T changes, for T large against the logits
-    (Hinton, Vinyals & Dean 2015). It is the KL divergence and not the cross-entropy with the teacher: the
-    gradients are the same, and it is 0 where the student is as the teacher.
+    The factor T^2 keeps the size of the first term's gradient constant as T changes, for T large compared
+    with the logits (Hinton, Vinyals & Dean 2015). It is the KL divergence instead of the cross-entropy with
+    the teacher: the gradients are equal, and it is 0 where student and teacher agree.
 
     Args:
         student: Logits (N, C), (C) or (N, C, ...).
-        teacher: Logits of the same shape; no gradient flows to them. A class that is minus infinity in both
-            does not count.
+        teacher: Logits of the same shape, without gradient. A class that is minus infinity in both is
+            ignored.
         temperature: T, positive; a number, or a tensor of one element.
-        target: True classes, as for torch's cross-entropy; None where ``mix`` is 1.
+        target: True classes, as for torch's cross-entropy; None if ``mix`` is 1.
         mix: Share of the first term, in [0, 1].
-        reduction: ``mean`` over the examples (and places), ``sum`` or ``none``.
+        reduction: ``mean`` over the examples (and positions), ``sum`` or ``none``.
 
     Raises:
-        SpecError: if ``mix``, ``reduction`` or a temperature given as a number is none of the allowed.
-        UsageError: if the shapes differ, or ``target`` is missing or would have no effect.
+        SpecError: ``mix``, ``reduction`` or a temperature given as a number is not allowed.
+        UsageError: The shapes differ, or ``target`` is missing or would have no effect.
     """
     _check_temperature(temperature)
     _check_distillation(student, teacher, target, mix, reduction)
@@ -204,7 +205,7 @@ def distillation_loss(
     pointwise_kl = F.kl_div(log_student, log_teacher, reduction="none", log_target=True)
     # 0 ln 0 is 0
     divergence = pointwise_kl.masked_fill(log_teacher == -math.inf, 0.0).sum(dim=classes)
-    soft = _REDUCTIONS[reduction](divergence) * _constant(temperature) ** 2
+    soft = _REDUCTIONS[reduction](divergence) * _detach_temperature(temperature) ** 2
     if target is None:
         return soft
     hard = F.cross_entropy(_divide_by_temperature(student, 1.0), target, reduction=reduction)
@@ -214,52 +215,52 @@ def distillation_loss(
 def contrastive_loss(
     a_NE: Tensor, b_NE: Tensor, *, temperature: Tensor | float, keep_gradient: bool = False
 ) -> Tensor:
-    """Return the symmetric InfoNCE loss of N pairs: each a is to find its own b among all, and each b its a.
+    """Return the symmetric InfoNCE loss of N pairs: each a has to identify its b among all, and vice versa.
 
-    The mean of the cross-entropies along rows and along columns of cos(a_i, b_j) / T, as CLIP has it
-    (Radford et al. 2021; van den Oord et al. 2018).
+    The mean of the cross-entropies along rows and along columns of cos(a_i, b_j) / T, as in CLIP (Radford et
+    al. 2021; van den Oord et al. 2018).
 
     Args:
-        a_NE: One side of the pairs; brought to length 1 here.
-        b_NE: The other side, pair by pair.
+        a_NE: One side of the pairs; it is normalised to length 1.
+        b_NE: The other side, in the same order.
         temperature: T, positive; a number, or a tensor of one element, as from :class:`OutputTemperature` or
             :class:`LearnedOutputTemperature`.
-        keep_gradient: Whether the loss is multiplied by T, as for :func:`tempered_cross_entropy`; here it is
-            not usual, MoCo v3 apart.
+        keep_gradient: Whether the loss is multiplied by T, as for :func:`tempered_cross_entropy`; not usual
+            here, except in MoCo v3.
 
     Raises:
-        SpecError: if a temperature given as a number is not from 1e-6 to 1e6.
-        UsageError: if the sides are not two matrices of one shape.
+        SpecError: A temperature given as a number is not from 1e-6 to 1e6.
+        UsageError: The sides are not two matrices of the same shape.
     """
     _check_temperature(temperature)
     if a_NE.ndim != 2 or a_NE.shape != b_NE.shape:
         raise UsageError(
             f"a has shape {tuple(a_NE.shape)} and b {tuple(b_NE.shape)}; allowed are two matrices of one "
-            "shape, (pairs, features). Pair them up and flatten what else there is."
+            "shape, (pairs, features). Pair them up and flatten other dimensions."
         )
     a_NE, b_NE = (F.normalize(to_wide_type(features_NE), dim=-1) for features_NE in (a_NE, b_NE))
     with torch.autocast(a_NE.device.type, enabled=False):
         logits_NN = _divide_by_temperature(a_NE @ b_NE.T, temperature)
     own_N = torch.arange(len(logits_NN), device=logits_NN.device)
     loss = (F.cross_entropy(logits_NN, own_N) + F.cross_entropy(logits_NN.T, own_N)) / 2.0
-    return loss * _constant(temperature) if keep_gradient else loss
+    return loss * _detach_temperature(temperature) if keep_gradient else loss
 
 
 def calibrated_temperature(logits_NC: Tensor, target_N: Tensor) -> float:
-    """Return the temperature under which the logits of held-out examples are most likely.
+    """Return the temperature that maximises the likelihood of held-out examples.
 
     The minimum of the mean negative log-likelihood of softmax(logits / T), which is convex in 1 / T and has
-    one at most; found as the root of its derivative E_p[z] - z_y, in float64. It changes no prediction, only
+    at most one; found as the root of its derivative E_p[z] - z_y, in float64. It changes no prediction, only
     the confidence (Guo et al. 2017).
 
     Args:
-        logits_NC: Logits of examples that were not trained on, finite.
+        logits_NC: Finite logits of examples that were not trained on.
         target_N: Their true classes, from 0 to C - 1.
 
     Raises:
-        UsageError: if shapes or values are not so, or no temperature from 1e-6 to 1e6 is the best: where
-            every example is classified rightly, none is low enough; where the logits tell nothing of the
-            classes, none is high enough.
+        UsageError: Shapes or values are invalid, or no temperature from 1e-6 to 1e6 is best: none is low
+            enough if every example is classified correctly, none is high enough if the logits do not predict
+            the classes.
     """
     from scipy.optimize import brentq
 
@@ -268,7 +269,7 @@ def calibrated_temperature(logits_NC: Tensor, target_N: Tensor) -> float:
     true = logits.gather(1, target_N.unsqueeze(1)).squeeze(1)
 
     def slope(log_temperature: float) -> float:
-        """The derivative of the mean negative log-likelihood by 1 / T, which rises with 1 / T."""
+        """Return the derivative of the mean negative log-likelihood by 1 / T, which rises with 1 / T."""
         weights = (logits * math.exp(-log_temperature)).softmax(dim=1)
         return float(((weights * logits).sum(dim=1) - true).mean())
 
@@ -335,5 +336,5 @@ def _divide_by_temperature(logits: Tensor, temperature: Tensor | float) -> Tenso
     return to_wide_type(logits) / temperature
 
 
-def _constant(temperature: Tensor | float) -> Tensor | float:
+def _detach_temperature(temperature: Tensor | float) -> Tensor | float:
     return temperature.detach().reshape(()) if isinstance(temperature, Tensor) else temperature

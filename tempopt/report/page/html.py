@@ -1,7 +1,7 @@
-"""The report: one HTML page that needs nothing else, made of what sections.py says.
+"""The report: one self-contained HTML page with the content of sections.py.
 
-A content security policy in its head allows the scripts that are written here and no others. The file opens
-offline. On a server the page loads plotly.js from there and reads itself again while the study runs.
+A content security policy in its head allows only the scripts of this page. The file opens offline. On a
+server the page loads plotly.js from there and reloads itself while the study runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tempopt.report.recommendation_text import recommendation_text, sentence
 from tempopt.report.study_result import StudyResult
 
 PlotlyJs = Literal["inline", "cdn"]
-"""Where the page has plotly.js from: itself, or the network."""
+"""Source of plotly.js: the page itself, or the network."""
 
 _CDN = "https://cdn.plot.ly"
 _UNSAFE = re.compile(r"[^\w.-]+")
@@ -42,7 +42,7 @@ class Site:
     Args:
         home_url: Address of the list of studies.
         library_url: Address of plotly.js on the same server (:func:`tempopt.report.page.shared.library`).
-        refresh_seconds: The page reads itself again after so many seconds while the study runs.
+        refresh_seconds: Seconds between reloads while the study runs.
         actions: Forms and links below the title; they may post to the same server.
     """
 
@@ -62,9 +62,9 @@ def render_report(
     """Render a study as one HTML page; ``tempopt report`` and the server's study page both call this.
 
     Args:
-        result: The study, loaded as a whole (``tempopt.load_study``).
-        plotlyjs: ``inline`` puts plotly.js (about 5 MB) into the page, which then opens offline; ``cdn`` has
-            the reader's browser load it. Without effect on a page with ``site``.
+        result: The study, loaded completely (``tempopt.load_study``).
+        plotlyjs: ``inline`` puts plotly.js (about 5 MB) into the page, which then opens offline; with ``cdn``
+            the reader's browser loads it. No effect on a page with ``site``.
         storage: URL of the study's database with its password masked, for the commands on the page;
             None: the commands have no ``--storage``.
         site: Parts that a server adds; None: the page is a file.
@@ -124,9 +124,8 @@ def write_report(
     """Write a study as one HTML page, as ``tempopt report`` does, and return the path of the file.
 
     Args:
-        result: The study, loaded as a whole (:func:`tempopt.load_study`); the curves of one that is not are
-            left out.
-        path: File to write, in place of one that is there; None: the study's name and ``.html`` in the
+        result: The study, loaded completely (:func:`tempopt.load_study`); otherwise the report has no curves.
+        path: File to write, which is replaced if it exists; None: the study's name and ``.html`` in the
             current folder.
         plotlyjs: As for :func:`render_report`.
 
@@ -139,7 +138,7 @@ def write_report(
 
 
 def file_name(name: str) -> str:
-    """Return the name of the file that a study's report is written to: its own, made safe, and ``.html``."""
+    """Return the file name of a study's report: its name, made safe, and ``.html``."""
     safe = _UNSAFE.sub("_", name).strip("._")[:100]
     return f"{safe or 'study'}.html"
 

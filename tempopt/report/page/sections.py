@@ -1,6 +1,6 @@
-"""The content of the report before it is markup: numbers, stages, plots, code and facts.
+"""The content of the report before markup: numbers, stages, plots, code and facts.
 
-All of it is plain text and plain data; the template and the plots escape it.
+It is plain text and plain data; the template and the plots escape it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _PLOTS_OF_TEMPERATURE = ("schedule", "landscape", "constant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlotSection:
-    """One plot on the page, or why it is not there.
+    """One plot on the page, or the reason for its absence.
 
     Args:
         key: Its key in PLOTS.
-        figure: It as JSON; empty if there is none.
-        absent: Why there is none.
+        figure: Figure as JSON; empty if there is none.
+        absent: Reason for the absence.
     """
 
     key: str
@@ -56,7 +56,7 @@ class PlotSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeBlock:
-    """Text to copy, or why there is none."""
+    """Text to copy, or the reason for its absence."""
 
     key: str
     title: str
@@ -70,7 +70,7 @@ def stages(result: StudyResult) -> dict[Kind, RunCounts]:
 
 
 def pictures(result: StudyResult) -> list[PlotSection]:
-    """Return the plots of a study in the order of the report, drawn or with the reason why not."""
+    """Return the plots of a study in the order of the report, or the reasons for their absence."""
     sections = []
     for key in plot_keys(result):
         plot = PLOTS[key]
@@ -86,7 +86,7 @@ def pictures(result: StudyResult) -> list[PlotSection]:
 
 
 def plot_keys(result: StudyResult) -> tuple[str, ...]:
-    """Return the keys in PLOTS of the plots that a report of this kind of study has, in their order."""
+    """Return the keys in PLOTS for a report of this kind of study, in their order."""
     if result.spec.compare is not None:
         return _PLOTS_OF_A_COMPARISON
     spec, left_out = result.spec, set[str]()
@@ -110,7 +110,7 @@ def title_of_use(result: StudyResult) -> str:
 
 
 def codes_to_use(result: StudyResult) -> Iterator[CodeBlock]:
-    """Yield what is recommended as YAML and as Python."""
+    """Yield the recommended configuration as YAML and as Python."""
     yaml_title, python_title = "YAML, for LightningCLI", "Python, for a plain Trainer"
     if result.spec.program is not None:
         yaml_title, python_title = "YAML", "Python"
@@ -131,12 +131,12 @@ def heads_facts(result: StudyResult) -> Iterator[tuple[str, str]]:
 
 
 def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
-    """Return the numbers that people look for first: what it is, its value, and what belongs to it."""
+    """Return the most important numbers: name, value, and detail."""
     gpu = result.cost.gpu_seconds
     cards = "no GPU" if gpu is None else f"{number(gpu / 3600)} GPU-hours"
     training = ("training", duration(result.cost.train_seconds), cards)
     if result.spec.compare is not None:
-        return (*_of_variants(result), training)
+        return (*_variant_tiles(result), training)
     rows = []
     verdict = result.deciding_verdict
     if verdict is not None:
@@ -145,7 +145,7 @@ def stat_tiles(result: StudyResult) -> tuple[tuple[str, str, str], ...]:
         gain = f"gain{subject} in {shorten(result.metric, 32)}"
         rows.append((gain, value_text(test.gain, test), _interval(test)))
         rows.append(("p, two-sided", f"{test.p_value:.2g}", f"{test.n_pairs} fresh seeds"))
-        rows.append(("level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.looks}"))
+        rows.append(("level, two-sided", f"{100 * verdict.alpha:.3g} %", f"verdict {verdict.verdict_number}"))
     elif result.best is not None:
         rows.append(("best trial", number(result.best.value), "not the gain to expect"))
     best_baseline = result.best_baseline
@@ -163,8 +163,8 @@ def _interval(test: PairedTest) -> str:
     return f"{confidence(test)} interval {ends}"
 
 
-def _of_variants(result: StudyResult) -> Iterator[tuple[str, str, str]]:
-    """Yield what each variant of a comparison gains over the reference."""
+def _variant_tiles(result: StudyResult) -> Iterator[tuple[str, str, str]]:
+    """Yield the gain of each variant of a comparison over the reference."""
     if (comparison := result.comparison) is None:
         return
     for variant in comparison.variants[:_MOST_TILES]:
@@ -179,14 +179,14 @@ def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]
 
     Args:
         result: The study.
-        storage: Option that leads to its database, ` --storage URL`; empty: the commands have none.
+        storage: Option for its database, `` --storage URL``, in commands; empty for none.
     """
     spec, command = result.spec.model_dump(mode="json", exclude_defaults=True), "search"
     if result.spec.compare is not None:
         command = "compare"
         del spec["search"]
     text: str = yaml.safe_dump(spec, sort_keys=False, allow_unicode=True)
-    # a page is sent on to people who are to know no password
+    # the page may be passed on to people who must not know passwords
     text = without_passwords(text)
     yield CodeBlock(key="spec", title=f"The study spec ({shorten(result.name, 32)}.yaml)", text=text)
     name = shlex.quote(result.name)
@@ -237,7 +237,7 @@ def _version(name: str) -> str | None:
 
 
 def figures_json(pictures: Sequence[PlotSection]) -> str:
-    """Return all figures as one JSON object by key, fit to stand inside a script element."""
+    """Return all figures as one JSON object by key, safe inside a script element."""
     figures = ",".join(
         f"{json.dumps(picture.key)}:{picture.figure}" for picture in pictures if picture.figure
     )

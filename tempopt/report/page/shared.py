@@ -1,6 +1,6 @@
-"""What the report has in common with other pages: colours, how plots are drawn, cells, code in a sentence.
+"""Parts shared by the report and other pages: colours, drawing of plots, cells, inline code.
 
-plotly takes a while to load, and is loaded by what needs it.
+plotly takes long to load, so it is imported where it is needed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def template(name: str) -> str:
 
 
 def colours() -> str:
-    """Return the style sheet that names the colours, on light and on dark ground."""
+    """Return the style sheet with the colours on light and dark backgrounds."""
     return template("colours.css")
 
 
 def drawing() -> str:
-    """Return the script whose ``drawing.draw(element, figure)`` draws a plot; it asks for plotly.js."""
+    """Return the script whose ``drawing.draw(element, figure)`` draws a plot with plotly.js."""
     from tempopt.report.plots.style import DARK
 
     return template("draw.js").replace("DARK_COLOURS", json.dumps(dict(DARK)))
@@ -44,7 +44,7 @@ def library() -> str:
 
 
 def cell(value: object) -> str:
-    """Return what stands in a cell of a table."""
+    """Return the text of a cell of a table."""
     if value is None:
         return "–"
     if isinstance(value, float):

@@ -1,6 +1,6 @@
-"""The plots of a study: each has a function from StudyResult to its data, and one from those to a figure.
+"""The plots of a study: each is a function from StudyResult to its data, and one from these to a figure.
 
-``PLOTS`` has all of them under fixed keys. In a notebook: ``PLOTS["history"](result)``; its two steps are
+``PLOTS`` has all of them by fixed keys. In a notebook: ``PLOTS["history"](result)``; its two steps are
 ``PLOTS["history"].data(result)`` and ``PLOTS["history"].figure(data)``. A plot without data raises
 NothingToPlot with the reason.
 """

@@ -1,4 +1,4 @@
-"""The confirmation as a forest plot: gains by fresh seed and in the mean, of the winner or of variants."""
+"""The confirmation as a forest plot: gains by fresh seed and on average, of the winner or of variants."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 def confirming(result: StudyResult, arm: str | None = None) -> list[TicketRow]:
-    """Return the confirming runs (of an arm) that the verdict rests on, or else the newest, by number."""
+    """Return the confirming runs (of an arm) of the verdict, or else the newest ones, by number."""
     return [
         run for of_round in before(result) for run in of_kind(result.runs, "confirm", arm, of_round=of_round)
     ]
 
 
 def before(result: StudyResult) -> dict[int, int]:
-    """Return by round that the verdict rests on how many pairs the rounds before it have, oldest first."""
+    """Return by round of the verdict the number of pairs in earlier rounds, oldest first."""
     of_round = result.round if result.verdict is None else result.verdict.round
     pairs_before: dict[int, int] = {}
     pairs = 0
@@ -45,7 +45,7 @@ def before(result: StudyResult) -> dict[int, int]:
 
 
 def seeds(result: StudyResult) -> dict[int, int]:
-    """Return by id of a confirming run which fresh seed it has, counted from 0 over the rounds."""
+    """Return the index of the fresh seed of each confirming run, by id, counted from 0 over the rounds."""
     places = before(result)
     return {run.id: places[run.round] + (run.pair or 0) for run in confirming(result)}
 
@@ -54,7 +54,7 @@ Gains = tuple[tuple[int, float], ...]
 """Number of a fresh seed, from 0, and the gain on it."""
 
 _SEED_ROWS, _SEED_NAMES = 12, 18
-"""Rows of the plot for seeds, of which more lie closer together, and how many at most have their name."""
+"""Number of rows for seeds, beyond which they are closer, and largest number of named seeds."""
 _ROW_HEIGHT = 46
 _TWIN = "against its twin"
 AGAINST_CONSTANT, AGAINST_OWN_CONSTANT = "against the best constant", "against a constant of its own"
@@ -69,10 +69,10 @@ class ComparisonRow:
     """One gain over a reference with its interval.
 
     Args:
-        name: What is compared with what.
-        test: The gain in the mean; an end of its interval that nothing bounds is infinite.
-        pairs: The gains by seed, where they are drawn around the mean.
-        share: Of the total gain, where there is one to have a share of.
+        name: Names of the compared arms.
+        test: Test of the mean gain; an unbounded end of its interval is infinite.
+        pairs: Gains by seed, if they are drawn around the mean.
+        share: Share of the total gain, if it is defined.
         is_different: Whether it is shown to be better or worse.
     """
 
@@ -90,22 +90,22 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Differences:
-    """Paired differences in the metric's unit, more being better whatever the direction.
+    """Paired differences in the metric's unit, larger being better for any direction.
 
     Args:
         metric: Name of the metric.
-        baseline: What the winner is compared with, as a sentence says it.
-        label: The same in a word.
-        pairs: The winner's gain over the baseline by seed; a run that diverged counts with the worst value
-            that any run reached.
-        twin: The same over the winner's twin; empty where that is the baseline itself.
+        baseline: Name of the reference, for a sentence.
+        label: The same in one word.
+        pairs: The winner's gain over the baseline by seed; a diverged run counts with the worst value that
+            any run reached.
+        twin: The gain over the winner's twin; empty if that is the baseline itself.
         diverged: Seeds on which one of these runs diverged.
         mean: The winner against the baseline over all pairs.
-        others: The comparisons beside it: each reference at the baseline, constants, what inference alone,
-            initialisation alone and learned temperatures gain, and what the winner loses without each of its
+        others: The further comparisons: each reference at the baseline, constants, the gains of inference
+            only, initialisation only and learned temperatures, and the loss of the winner without each of its
             parts.
-        forbidden: Names of the comparisons whose gain does not count, whatever its interval: what is compared
-            diverged on more seeds than what it is compared with.
+        forbidden: Names of the comparisons whose gain does not count, since the arm diverged on more seeds
+            than its reference.
         at_one: Whether the search has chosen the baseline itself.
     """
 
@@ -122,16 +122,16 @@ class Differences:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The fresh seeds that are drawn."""
+        """The fresh seeds in the plot."""
         return tuple(sorted({seed for seed, _ in (*self.pairs, *self.twin)}))
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         if self.at_one:
             return f"The search has chosen {self.baseline} itself, so winner and baseline are the same runs."
-        return " ".join([self._of_seeds(), self._of_bars(), *self._of_others()])
+        return " ".join([self._describe_seeds(), self._describe_bars(), *self._describe_other_comparisons()])
 
-    def _of_seeds(self) -> str:
+    def _describe_seeds(self) -> str:
         better = sum(gain > 0 for _, gain in self.pairs)
         many = f"on {better} of {len(self.pairs)}"
         text = f"Each dot is a seed that neither searched nor chose: the winner minus {self.baseline}, "
@@ -145,7 +145,7 @@ class Differences:
             "smaller gain, and an interval that covers the two."
         )
 
-    def _of_bars(self) -> str:
+    def _describe_bars(self) -> str:
         text = f"Bars are {_percent(self.mean.test)} intervals"
         others = [row.test for row in self.others if row.test.confidence != self.mean.test.confidence]
         if others:
@@ -153,7 +153,7 @@ class Differences:
             text += f", those of the winner's parts {_percent(parts_test)}, from before seeds were added"
         return f"{text}: wholly right of zero is a gain, wholly left of it a loss."
 
-    def _of_others(self) -> Iterator[str]:
+    def _describe_other_comparisons(self) -> Iterator[str]:
         rows = {row.name: row for row in self.others}
         names = [f'"{name}"' for name in (INFERENCE, learned_label(self.label)) if name in rows]
         if names:
@@ -185,7 +185,7 @@ class Differences:
 
 
 def against_tuned(label: str) -> str:
-    """Return the label of the winner's gain over the baseline that was tuned again."""
+    """Return the label of the winner's gain over the tuned baseline."""
     return f"against {label}, tuned again"
 
 
@@ -222,7 +222,7 @@ def differences_data(result: StudyResult) -> Differences:
         baseline=baseline_name(result.spec),
         label=baseline_label(result.spec),
         pairs=_gains(result, "baseline"),
-        twin=_gains(result, "twin") if verdict.total.component_results else (),
+        twin=_gains(result, "twin") if verdict.primary.component_results else (),
         diverged=frozenset(numbered[run.id] for run in runs if run.outcome == "diverged"),
         mean=mean,
         others=tuple(others),
@@ -242,16 +242,16 @@ def _gains(result: StudyResult, reference: str) -> Gains:
 
 
 def _answers(verdict: Verdict, spec: StudySpec) -> Iterator[tuple[str, PairedResult, Ratio | None]]:
-    """Yield the comparisons of a verdict by name, the total gain first, with their share of that."""
+    """Yield the comparisons of a verdict by name, the total gain first, with their share of it."""
     label = baseline_label(spec)
-    has_twin = bool(verdict.total.component_results)
-    yield (f"against {label}, both" if has_twin else f"mean, against {label}"), verdict.total, None
+    has_twin = bool(verdict.primary.component_results)
+    yield (f"against {label}, both" if has_twin else f"mean, against {label}"), verdict.primary, None
     if has_twin and verdict.over_twin is not None:
         if verdict.over_baseline is not None:
             yield against_tuned(label), verdict.over_baseline, None
         yield against_twin(label), verdict.over_twin, None
     if not verdict.at_one:
-        # each by itself: of both together the gain is that of one, and the interval that of the other
+        # separately: the combined one has the gain of one and the interval of the other
         constants = {
             AGAINST_CONSTANT: verdict.over_constant,
             AGAINST_OWN_CONSTANT: verdict.over_constant_twin,
@@ -301,10 +301,10 @@ def plot_differences(data: Differences) -> go.Figure:
     symbols = ["circle-open" if seed in data.diverged else "circle" for seed, _ in data.pairs]
     name = f"minus {data.label}, tuned again" if data.twin else "one seed"
     fig.add_trace(
-        _dots(data, places, data.pairs, "", name=name, colour=style.SECONDARY, size=9, symbol=symbols)
+        _seed_dots(data, places, data.pairs, "", name=name, colour=style.SECONDARY, size=9, symbol=symbols)
     )
     if data.twin:
-        twins = _dots(
+        twins = _seed_dots(
             data,
             places,
             data.twin,
@@ -332,16 +332,16 @@ def plot_differences(data: Differences) -> go.Figure:
 
 
 def _forest(ticks: Mapping[float, str], ends: tuple[float, float], **layout: Any) -> go.Figure:
-    """Return an empty forest plot with named rows from top to bottom, and a line where nothing is gained."""
+    """Return an empty forest plot with named rows from top to bottom, and a line at zero gain."""
     fig = style.figure(**layout)
     fig.add_vline(x=0, line={"color": style.INK, "width": 1, "dash": "dot"})
-    # named one by one: plotly would leave out every second name where there is little room
+    # one by one: plotly would leave out every second name if there is little space
     names = {"tickvals": list(ticks), "ticktext": list(ticks.values())}
     fig.update_yaxes(**names, range=ends, showgrid=False, zeroline=False)
     return fig
 
 
-def _dots(
+def _seed_dots(
     data: Differences, places: Mapping[int, float], gains: Gains, suffix: str, **options: Any
 ) -> go.Scatter:
     ends = {seed: "<br>a run diverged" if seed in data.diverged else "" for seed, _ in gains}
@@ -355,7 +355,7 @@ def _dots(
 
 
 def _interval_bar(row: ComparisonRow, y: float, colour: str) -> go.Scatter:
-    """Return one comparison; what nothing bounds gets no bar, and says so when it is pointed at."""
+    """Return one comparison; an unbounded interval has no bar, and a note on hover."""
     name, gain, low, high, p_value = row.numbers()
     name, interval = style.plain(name), "not bounded by so few seeds"
     above = below = 0.0
@@ -376,12 +376,12 @@ def _interval_bar(row: ComparisonRow, y: float, colour: str) -> go.Scatter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedShown:
-    """The variants of a comparison, in the order of the command; or every pair of sets.
+    """The variants of a comparison, in the order of the command; or every two sets.
 
     Args:
         metric: Name of the metric.
-        reference: Name of the set that they are compared with; None: each row names both.
-        variants: Those of which a pair of runs could be compared, with their seeds.
+        reference: Name of the reference; None: each row names both sets.
+        variants: Variants with usable pairs, with their seeds.
     """
 
     metric: str
@@ -389,7 +389,7 @@ class ComparedShown:
     variants: tuple[ComparisonRow, ...]
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         noun, rows = ("first set", "comparisons") if self.reference is None else ("variant", "variants")
         text = (
             f"Each dot is a fresh seed: the {noun}'s {self.metric} minus that of "

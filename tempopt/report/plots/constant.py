@@ -12,11 +12,16 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.findings import place_of
+from tempopt.report.findings import attention_position
 from tempopt.report.formatting import baseline_label, baseline_name, finite, plan_text
 from tempopt.report.plots import style
 from tempopt.report.plots.confirmation import before
-from tempopt.report.plots.temperatures import DisplayedTemperature, all_shown, measured_levels, values_by_step
+from tempopt.report.plots.temperatures import (
+    DisplayedTemperature,
+    displayed_temperatures,
+    measured_levels,
+    values_by_step,
+)
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, of_kind
 from tempopt.temperature import to_neutral
@@ -46,7 +51,7 @@ class ModelsShown:
         as_trained: Mean value at their own temperature.
         trained_at: Their temperature at the end of training.
         winners: The winner's last temperature and the mean value under its final plan; None for the winner.
-        picked: Name, temperature and mean value of the best plan.
+        picked: Name, temperature and mean value of the selected plan.
     """
 
     curves: Mapping[tuple[str, str], Points]
@@ -58,12 +63,12 @@ class ModelsShown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedPath:
-    """One learned temperature over training, in the geometric mean over the runs.
+    """One learned temperature over training, as the geometric mean over the runs.
 
     Args:
         name: Its name, or the layer of attention and the head.
         mean: Geometric mean at each step; NaN before the first measurement.
-        neutral: Temperature that changes nothing, by which the plot divides.
+        neutral: Neutral temperature, by which the plot divides.
         winner: The winner's temperature at each step; empty without one.
     """
 
@@ -74,7 +79,7 @@ class LearnedPath:
 
     @property
     def first(self) -> float:
-        """Where it began; heads of a layer that attends late begin later than others."""
+        """Its first value; heads of a layer that attends late begin later than others."""
         return next(value for value in self.mean if value == value)
 
 
@@ -85,15 +90,15 @@ class ConstantAndLearned:
     Args:
         metric: Name of the metric.
         baseline: Name of the baseline in a sentence.
-        label: The same in a word.
-        trained: Temperature and value of each run of the arm of constants, by temperature; empty where
-            several temperatures are searched.
+        label: The same in one word.
+        trained: Temperature and value of each run of the constant arm, by temperature; empty if several
+            temperatures are searched.
         arms: Arm (``baseline``, ``search``) to its models, evaluated on the validation data.
-        is_tested: Whether gains are counted on other data than the best temperature is picked on.
+        is_tested: Whether gains are estimated on other data than those that select the temperature.
         steps: Optimizer steps of the learned temperatures.
         paths: The learned temperatures.
-        num_learned: Number of runs that the paths are the mean of.
-        why_not_learned: Reason why there are none; empty if there are.
+        num_learned: Number of runs in the mean of the paths.
+        why_not_learned: Reason for missing paths; empty if there are paths.
     """
 
     metric: str
@@ -117,11 +122,13 @@ class ConstantAndLearned:
         return "winner" if arm == "search" else self.label
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         trained = ["Squares were trained at that constant temperature, during the search."]
-        return " ".join([*(trained if self.trained else []), *self._of_models(), self._of_learned()])
+        return " ".join(
+            [*(trained if self.trained else []), *self._describe_models(), self._describe_learned()]
+        )
 
-    def _of_models(self) -> Iterator[str]:
+    def _describe_models(self) -> Iterator[str]:
         if not self.arms:
             return
         yield (
@@ -143,7 +150,7 @@ class ConstantAndLearned:
         if self.is_tested:
             yield "What that gains is counted on the test data."
 
-    def _of_learned(self) -> str:
+    def _describe_learned(self) -> str:
         if not self.paths:
             return self.why_not_learned
         ends = [
@@ -185,7 +192,7 @@ def constant_data(result: StudyResult) -> ConstantAndLearned:
     Raises:
         NothingToPlot: There is neither.
     """
-    temperatures = all_shown(result)
+    temperatures = displayed_temperatures(result)
     steps, paths, num_learned = _learned_paths(result, temperatures)
     data = ConstantAndLearned(
         metric=result.metric,
@@ -260,7 +267,7 @@ def _models_of_arm(
             curve.append((constant.tau, value))
     winners = None
     if winner is not None:
-        # the grid has all but the temperature of the baseline's training
+        # the grid has no point at the temperature of the baseline's training
         for name in last_levels:
             if (name, "none") in curves:
                 curves[name, "none"].append((last_levels[name], as_trained))
@@ -279,7 +286,7 @@ def _models_of_arm(
 def _learned_paths(
     result: StudyResult, temperatures: Sequence[DisplayedTemperature]
 ) -> tuple[tuple[int, ...], tuple[LearnedPath, ...], int]:
-    """Return steps, paths and number of runs of the learned temperatures that the verdict rests on."""
+    """Return steps, paths and number of runs of the learned temperatures of the verdict."""
     runs = [
         run
         for of_round in before(result)
@@ -293,7 +300,7 @@ def _learned_paths(
     paths = []
     for name, of_name in points.items():
         means = tuple(math.exp(fmean(map(math.log, of_name.get(step, [math.nan])))) for step in steps)
-        location = place_of(name)
+        location = attention_position(name)
         path = LearnedPath(name=f"τ of {location}" if location else name, mean=means, neutral=1.0, winner=())
         if (temperature := by_name.get("" if location else name)) is not None:
             winner = measured_levels(result, result.winner, temperature, progress)
@@ -382,7 +389,7 @@ def _model_lines(data: ConstantAndLearned, arm: str, ends: list[float]) -> Itera
 def _filled_marks(
     points: Sequence[Sequence[float]], name: str, colour: str, symbol: str, size: int
 ) -> go.Scatter:
-    # filled marks lie on lines of their colour
+    # filled marks need an outline on lines of the same colour
     line = {"width": 2} if symbol.endswith("-open") else {"width": 1.5, "color": style.GROUND}
     hover = f"{style.plain(name)} %{{x:.4g}}: %{{y:.4g}}<extra></extra>"
     x, y = ([point[axis] for point in points] for axis in (0, 1))

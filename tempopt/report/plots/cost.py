@@ -1,4 +1,4 @@
-"""Where the time went: training hours by machine and by kind of run."""
+"""Training time by machine and by kind of run."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _MOST_BARS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostShown:
-    """What a study took.
+    """Cost of a study.
 
     Args:
         machines: The runs of each machine by its name, the busiest first.
-        gpu_seconds: Seconds of cards; None if no run was on one.
+        gpu_seconds: GPU seconds; None if no run used a GPU.
     """
 
     machines: Mapping[str, Sequence[TicketRow]]
     gpu_seconds: float | None
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         total = sum(map(_seconds, self.machines.values()))
         count = "one machine" if len(self.machines) == 1 else f"{len(self.machines)} machines"
         text = f"{duration(total)} of training on {count}"
@@ -67,7 +67,7 @@ def _seconds(runs: Sequence[TicketRow]) -> float:
 
 
 def cost_data(result: StudyResult) -> CostShown:
-    """Return what each machine spent.
+    """Return the time of each machine.
 
     Raises:
         NothingToPlot: Nothing was trained.
@@ -83,7 +83,7 @@ def cost_data(result: StudyResult) -> CostShown:
 
 
 def plot_cost(data: CostShown) -> go.Figure:
-    """Return a bar for each machine, parted by kind of run."""
+    """Return a bar for each machine, divided by kind of run."""
     machines = list(data.machines.values())[:_MOST_BARS]
     names = [style.plain(name, 24) for name in list(data.machines)[:_MOST_BARS]]
     in_hours = max(map(_seconds, machines)) >= 5400

@@ -14,7 +14,7 @@ from plotly.subplots import make_subplots
 
 from tempopt.attention.analysis.diagnose import Anomaly, anomalies
 from tempopt.attention.analysis.histories import HeadHistory, MonitorReport
-from tempopt.attention.analysis.outliers import FALSE_ALARMS, FEWEST_PEERS
+from tempopt.attention.analysis.outliers import FALSE_ALARMS, MIN_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import baseline_label
 from tempopt.report.plots import style
@@ -38,9 +38,9 @@ class EntropyData:
 
     Args:
         steps: Optimizer steps.
-        label: Name of the baseline, in a word.
-        shares_by_arm: Arm (``search``, ``baseline``) to (layer, head) to the share at each step, NaN where
-            it was not measured. A head without any number is left out.
+        label: Name of the baseline in one word.
+        shares_by_arm: Arm (``search``, ``baseline``) to (layer, head) to the share at each step, NaN if it
+            was not measured. Heads without measurements are left out.
     """
 
     steps: tuple[int, ...]
@@ -62,7 +62,7 @@ class EntropyData:
         return tuple(_mean(column) for column in zip(*rows, strict=True)) if rows else ()
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         text = (
             "100 % is attention spread evenly over all keys, 0 % attention on one. Above, the mean over the "
             f"heads of a layer: solid is the winner, dashed {self.label}; the thicker a line, the deeper its "
@@ -81,7 +81,7 @@ class EntropyData:
         return f"{text} {self._anomalies_text()}"
 
     def findings(self) -> dict[str, list[Anomaly]]:
-        """Return what is unusual about layers and heads, by arm."""
+        """Return unusual layers and heads, by arm."""
         return {arm: anomalies(self._monitor_report(arm)) for arm in self.shares_by_arm}
 
     def _monitor_report(self, arm: str) -> MonitorReport:
@@ -97,7 +97,7 @@ class EntropyData:
         findings = [(arm, finding) for arm, of_arm in self.findings().items() for finding in of_arm]
         if not findings:
             num_heads = min(map(len, self.shares_by_arm.values()))
-            hint = "There are too few heads to compare them." if num_heads <= FEWEST_PEERS else _CHANCE
+            hint = "There are too few heads to compare them." if num_heads <= MIN_PEERS else _CHANCE
             return f"No layer and no head is unusual. {hint}"
         evidence: dict[tuple[str, str], list[str]] = {}
         for arm, finding in findings[:_MAX_FINDINGS]:
@@ -123,7 +123,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def entropy_data(result: StudyResult) -> EntropyData:
-    """Return the entropies that the confirmation's runs measured.
+    """Return the entropies measured in the confirmation's runs.
 
     Raises:
         NothingToPlot: None did.
@@ -218,7 +218,7 @@ def _layer_lines(data: EntropyData) -> list[go.Scatter]:
                 np.array(values, dtype=np.float32),
                 data.name(arm),
                 colour,
-                # the first layer is thin, the last thick: colour and dash say which arm
+                # the first layer is thin, the last thick; colour and dash show the arm
                 width=1.2 + 2.3 * index / max(1, len(layers) - 1),
                 mode="lines+markers",
                 line={"dash": dash},

@@ -1,4 +1,4 @@
-"""The search trials: their values in order against the baseline, and their validations over steps."""
+"""The search trials: values in order with the baseline, and validations over steps."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ class HistoryData:
 
     Args:
         metric: Name of the metric.
-        direction: Which values are better.
-        trials: The runs that are shown, by number; a value that is not finite is None.
-        best: Number and value of each trial that was better than all before it.
-        baseline: The runs of the baseline during the search, if any is complete; the best, if they are tuned.
-        baseline_name: What it is called, as a sentence says it.
-        label: The same in a word.
-        constants: What the arm of constants is called.
+        direction: Whether larger or smaller values are better.
+        trials: The runs in the plot, by number; a value that is not finite is None.
+        best: Number and value of each trial that was better than all earlier ones.
+        baseline: The complete runs of the baseline during the search, if any; the best one, if they are
+            tuned.
+        baseline_name: Name of the baseline, for a sentence.
+        label: The same in one word.
+        constants: Name of the constant arm.
         constant: Best value of a constant temperature, if any is complete.
-        out_of: Number of trials that are over; more than are shown where that is many.
+        out_of: Number of ended trials, which may exceed the number in the plot.
     """
 
     metric: str
@@ -55,7 +56,7 @@ class HistoryData:
     out_of: int
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         text = "One mark a trial, the line follows the best so far"
         if self.baseline is not None:
             mean = style.number(self.baseline.mean)
@@ -83,7 +84,7 @@ class HistoryData:
         return style.Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
     def ranked_trials(self) -> list[TicketRow]:
-        """Return the trials shown, the best first: complete before pruned, those without a value last."""
+        """Return the trials in the plot, best first: complete before pruned, those without a value last."""
         sign = 1 if self.direction == "maximize" else -1
 
         def sort_key(trial: TicketRow) -> tuple[bool, bool, float]:
@@ -93,7 +94,7 @@ class HistoryData:
 
 
 def history_data(result: StudyResult) -> HistoryData:
-    """Return the search trials that are over, at most some thousands of them.
+    """Return the ended search trials, at most some thousands of them.
 
     Raises:
         NothingToPlot: None is over.
@@ -135,7 +136,7 @@ def plot_history(data: HistoryData) -> go.Figure:
     """Return the trials' values by number, the best so far, and the baseline."""
     fig = style.figure(x="trial", y=data.metric, height=400)
     ends = [trial.number for trial in (data.trials[0], data.trials[-1])]
-    best_trials = data.ranked_trials()[: style.MOST_LABELS]
+    best_trials = data.ranked_trials()[: style.MAX_LABELS]
     labels = {trial.number: style.label(trial.parameters or {}) for trial in best_trials}
     window = _window(data)
     for outcome, colour in (("pruned", style.SECONDARY), ("complete", style.WINNER)):
@@ -148,7 +149,7 @@ def plot_history(data: HistoryData) -> go.Figure:
         worst = (min if data.direction == "maximize" else max)(values, default=0.0)
         if window is not None:
             worst = min(max(worst, window[0]), window[1])
-        # at the worst that there is: they have to be somewhere
+        # at the worst value, since they have none
         fig.add_trace(
             style.marks(
                 np.array([trial.number for trial in lost_trials], dtype=np.int32),
@@ -162,7 +163,7 @@ def plot_history(data: HistoryData) -> go.Figure:
                 hovertemplate="trial %{x}: %{text}<extra></extra>",
             )
         )
-    # over the marks, which may be many
+    # above the marks, which may be many
     _draw_levels(fig, data, ends)
     if data.best:
         last = max(ends[1], data.best[-1][0])
@@ -183,19 +184,21 @@ def plot_history(data: HistoryData) -> go.Figure:
 
 
 def _window(data: HistoryData) -> tuple[float, float] | None:
-    """Return the ends of the axis, so that one runaway loss squeezes no others into a line; None: any."""
+    """Return the limits of the axis, so that a single extreme loss does not compress the others; None:
+    automatic.
+    """
     trial_values = [(trial.outcome, trial.value) for trial in data.trials if trial.value is not None]
     complete_values = [value for outcome, value in trial_values if outcome == "complete"]
     if len(complete_values) < _FEWEST:
         return None
     middle = sorted(complete_values)[len(complete_values) // 2]
-    # half of the complete trials decide what is far
+    # the spread of the better half of complete trials decides what is far
     spread = float(np.percentile(np.abs(np.array(complete_values) - middle), 75))
     spread = spread or max(complete_values) - min(complete_values)
     near_values = [value for _, value in trial_values if abs(value - middle) <= 8 * spread]
     if len(near_values) == len(trial_values):
         return None
-    # what the trials are held against is to be seen whatever they do
+    # the references stay visible in any case
     axis_values = [*near_values, *([] if data.constant is None else [data.constant])]
     if data.baseline is not None:
         spread = data.baseline.sd or 0.0
@@ -205,7 +208,7 @@ def _window(data: HistoryData) -> tuple[float, float] | None:
 
 
 def _draw_levels(fig: go.Figure, data: HistoryData, ends: list[int]) -> None:
-    """Draw what the trials are held against: the baseline with its band, and the best constant."""
+    """Draw the references of the trials: the baseline with its band, and the best constant."""
     levels = []
     if (baseline := data.baseline) is not None:
         if baseline.sd is not None:
@@ -227,9 +230,9 @@ def _trial_marks(
     labels: Mapping[int, str],
     window: tuple[float, float] | None,
 ) -> go.Scatter:
-    """Return a mark a trial; one whose value is outside of the window is at its edge."""
+    """Return a mark per trial; one with a value outside of the window is at its edge."""
     values = np.array([trial.value for trial in trials], dtype=np.float32)
-    # as 32-bit numbers what lies at the edge is not beyond it
+    # as 32-bit numbers, so that values at the edge are not beyond it
     at_edge = values if window is None else values.clip(*np.array(window, dtype=np.float32))
     is_clipped = bool((at_edge != values).any())
     value_field = "customdata" if is_clipped else "y"
@@ -253,11 +256,11 @@ class CurvesData:
 
     Args:
         metric: Name of the metric.
-        pruned: Trial number and curve of pruned trials, thinned where they are many.
-        complete: The same of trials that ran to their end.
-        counts: Number of trials that were pruned, and of all that are over.
-        out_of: Number of trials with a curve; more than are shown where that is many.
-        median_share: Share of its steps that a pruned trial took, in the median.
+        pruned: Trial number and curve of pruned trials, thinned if there are many.
+        complete: The same for complete trials.
+        counts: Number of pruned trials, and of all ended ones.
+        out_of: Number of trials with a curve, which may exceed the number in the plot.
+        median_share: Median share of its steps that a pruned trial took.
     """
 
     metric: str
@@ -268,7 +271,7 @@ class CurvesData:
     median_share: float
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         num_pruned, num_over = self.counts
         text = "A line a trial, a dot a validation; the last of a complete trial is its final value."
         if num_pruned:
@@ -280,7 +283,7 @@ class CurvesData:
         return f"{text} {num_shown} of {self.out_of} are drawn." if num_shown < self.out_of else text
 
     def table(self) -> style.Table:
-        """Return the last validation of the trials, those that were pruned first."""
+        """Return the last validation of the trials, pruned ones first."""
         rows = tuple(
             (trial, end, curve[-1][0], finite(curve[-1][1]))
             for end, curves in (("pruned", self.pruned), ("complete", self.complete))
@@ -290,7 +293,7 @@ class CurvesData:
 
 
 def curves_data(result: StudyResult) -> CurvesData:
-    """Return the search trials' curves and what pruning saved.
+    """Return the search trials' curves and the saving by pruning.
 
     Raises:
         NothingToPlot: No trial has reported anything.
@@ -318,7 +321,7 @@ def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, 
     for run in runs:
         if curve := result.curves.get(run.id):
             if is_usable(run) and run.value is not None and (run.steps or 0) > curve[-1][0]:
-                # the final validation need not be at a step that is reported
+                # the final validation may be at a step without a report
                 curve = (*curve, (run.steps or 0, run.value))
             thinned_curve = tuple(curve[index] for index in style.evenly(len(curve), _MOST_POINTS))
             curves.append((run.number, thinned_curve))
@@ -326,14 +329,14 @@ def _curves(runs: Sequence[TicketRow], result: StudyResult) -> tuple[tuple[int, 
 
 
 def plot_curves(data: CurvesData) -> go.Figure:
-    """Return the trials' curves, those that were pruned ending in a cross."""
+    """Return the trials' curves; those of pruned trials end in a cross."""
     fig = style.figure(x="training step", y=data.metric, height=400)
     fig.update_xaxes(rangemode="tozero")
     if data.complete:
         fig.add_trace(_curve_lines(data.complete, "complete", style.WINNER, {"width": 1}))
     if not data.pruned:
         return fig
-    # told apart by more than their colour
+    # distinguished by more than their colour
     fig.add_trace(_curve_lines(data.pruned, "pruned", style.INK, {"width": 1.4, "dash": "dot"}))
     ends = [(trial, *curve[-1]) for trial, curve in data.pruned]
     fig.add_trace(

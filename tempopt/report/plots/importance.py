@@ -1,4 +1,4 @@
-"""How much each searched parameter mattered: Optuna's own measure, on trials rebuilt in memory."""
+"""Importance of each searched parameter: Optuna's measure, on trials rebuilt in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tempopt.sampling.frozen_history import WindowedStorage, make_frozen_trial
 from tempopt.storage.ticket_queries import is_usable
 from tempopt.temperature import LinearNormaliser, split_name
 
-_FEWEST = 8
+_MIN_TRIALS = 8
 _MOST_BARS = 20
 _FEWEST_BEST = 5
 _LINE = "<br>"
@@ -31,12 +31,12 @@ _LINE = "<br>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Importances:
-    """The searched parameters by how much they mattered.
+    """The searched parameters by importance.
 
     Args:
         shares: Name and share in [0, 1], the largest first; shares add up to 1.
-        trials: Number of complete trials that they follow from.
-        unread: Names of the parameters that are left out, since most of the trials do not read them.
+        trials: Number of complete trials that they are computed from.
+        unread: Names of omitted parameters, which most trials do not use.
     """
 
     shares: tuple[tuple[str, float], ...]
@@ -44,7 +44,7 @@ class Importances:
     unread: tuple[str, ...]
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         name, share = self.shares[0]
         text = (
             f"How much each parameter decided whether one of {self.trials} complete trials was among the "
@@ -66,29 +66,32 @@ class Importances:
 
 
 def importance_data(result: StudyResult) -> Importances:
-    """Return what Optuna says of the complete search trials.
+    """Return Optuna's importances from the complete search trials.
 
-    A trial counts with what its plan reads: the sampler draws a last temperature for a constant schedule too.
+    A trial counts with the parameters that its plan uses: the sampler draws a final temperature for a
+    constant schedule too.
 
     Raises:
-        NothingToPlot: They are too few, all alike, or there is only one parameter.
+        NothingToPlot: They are too few, all equal, or there is only one parameter.
     """
     space = result.spec.space("search")
     runs = [run for run in result.runs if run.kind == "search" and is_usable(run)]
     if len(space) < 2:
         raise NothingToPlot("One parameter is searched, so there is nothing that it could be compared with.")
-    if len(runs) < _FEWEST:
-        raise NothingToPlot(f"{len(runs)} search trials are complete; {_FEWEST} at least can be compared.")
+    if len(runs) < _MIN_TRIALS:
+        raise NothingToPlot(
+            f"{len(runs)} search trials are complete; {_MIN_TRIALS} at least can be compared."
+        )
     if len({run.value for run in runs}) == 1:
         raise NothingToPlot("All complete trials have the same value, so no parameter made a difference.")
-    read_params = [_read(run.parameters or {}, space) for run in runs]
+    read_params = [_used_params(run.parameters or {}, space) for run in runs]
     counts = Counter(name for params in read_params for name in params)
     common_space = {name: domain for name, domain in space.items() if 2 * counts[name] >= len(runs)}
     if len(common_space) < 2:
         raise NothingToPlot(
             "Most trials read fewer than two of the parameters, so there is nothing to compare."
         )
-    domains = _reaching(common_space, read_params)
+    domains = _extend_domains(common_space, read_params)
     trials = [
         make_frozen_trial(
             run.number, state=TrialState.COMPLETE, distributions=domains, params=params, value=run.value
@@ -100,7 +103,7 @@ def importance_data(result: StudyResult) -> Importances:
         name=result.name, direction=direction, trials=trials, running_trial=None, number=len(trials)
     )
     with warnings.catch_warnings():
-        # a single trial that does not read a parameter is left out of its share, which changes little
+        # a single trial without a parameter is left out of its share, with little effect
         warnings.filterwarnings("ignore", "Some regimes for parameter")
         shares = optuna.importance.get_param_importances(view.study(), params=list(domains))
     if not shares or sum(shares.values()) <= 0:
@@ -109,24 +112,26 @@ def importance_data(result: StudyResult) -> Importances:
     return Importances(shares=tuple(shares.items()), trials=len(trials), unread=unread)
 
 
-def _read(parameters: Mapping[str, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
-    """Return the searched parameters that a plan reads, with the values that act."""
+def _used_params(parameters: Mapping[str, Any], space: Mapping[str, BaseDistribution]) -> dict[str, Any]:
+    """Return the searched parameters that a plan uses, with their effective values."""
     values = dict(parameters)
-    # a constant schedule ends where it begins
+    # a constant schedule ends at its start
     if parameters.get("normaliser") != LinearNormaliser.name and "temperature_init" in parameters:
         values.setdefault("temperature_final", parameters["temperature_init"])
-    return {name: value for name, value in values.items() if name in space and _has(space[name], value)}
+    return {
+        name: value for name, value in values.items() if name in space and _contains_value(space[name], value)
+    }
 
 
-def _has(domain: BaseDistribution, value: object) -> bool:
-    """Return whether a value is one of a domain: a flat schedule is ``constant`` though it is no choice."""
+def _contains_value(domain: BaseDistribution, value: object) -> bool:
+    """Return whether a value is in a domain; a flat schedule is ``constant`` even if that is not a choice."""
     return not isinstance(domain, CategoricalDistribution) or value in domain.choices
 
 
-def _reaching(
+def _extend_domains(
     space: Mapping[str, BaseDistribution], read_params: Sequence[Mapping[str, Any]]
 ) -> dict[str, BaseDistribution]:
-    """Return the domains, that of the last temperature as wide as the values that it takes."""
+    """Return the domains, with that of the final temperature extended to the values that it takes."""
     domains = dict(space)
     last = domains.get("temperature_final")
     if isinstance(last, FloatDistribution):
@@ -137,20 +142,20 @@ def _reaching(
     return domains
 
 
-def _on_lines(name: str) -> str:
-    """Return a name for a narrow axis: that of a temperature stands above that of its parameter."""
+def _break_name(name: str) -> str:
+    """Return a name for a narrow axis: a temperature's name is above that of its parameter."""
     return _LINE.join(style.plain(part, 22) for part in split_name(name) if part)
 
 
 def plot_importance(data: Importances) -> go.Figure:
     """Return a bar for each parameter."""
     shares = data.shares[:_MOST_BARS]
-    names = [_on_lines(name) for name, _ in shares]
+    names = [_break_name(name) for name, _ in shares]
     row_height = 40 if any(_LINE in name for name in names) else 30
     fig = style.figure(x="share", height=110 + row_height * len(shares), margin={"t": 12})
     fig.add_trace(
         go.Bar(
-            # by place: names that were shortened may be the same
+            # by position: truncated names may be equal
             y=list(range(len(shares))),
             x=[share for _, share in shares],
             text=[f"{100 * share:.0f} %" for _, share in shares],

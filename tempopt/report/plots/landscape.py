@@ -1,4 +1,4 @@
-"""Where in temperature the good trials lie: the first against the last temperature of each."""
+"""First against last temperature of the trials, coloured by value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import plotly.graph_objects as go
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.plots import style
-from tempopt.report.plots.temperatures import ATTENTION, DisplayedTemperature, all_shown, measured_levels
+from tempopt.report.plots.temperatures import (
+    ATTENTION,
+    DisplayedTemperature,
+    displayed_temperatures,
+    measured_levels,
+)
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.temperature import LinearNormaliser
@@ -27,20 +32,20 @@ Point = tuple[int, float, float, float, Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Landscape:
-    """Where in temperature the trials lie.
+    """Positions of the trials by temperature.
 
     Args:
         metric: Name of the metric.
-        direction: Which values are better.
-        points: Number, first and last temperature, value and parameters of each that is drawn, the worst
+        direction: Whether larger or smaller values are better.
+        points: Number, first and last temperature, value and parameters of each trial in the plot, worst
             first.
-        constants: The same for the arm of constant temperatures, which lie on the diagonal.
-        plan: What is recommended or the winner, as a word, with its first and last temperature, if any.
-        best: Of the best tenth of all complete search trials, how many cool down and how many they are; None
-            if they are fewer than five.
-        out_of: Number of complete search trials; more than are drawn where that is many.
-        temperature: Which temperature this is.
-        others: The same of the other temperatures of the study that change over training.
+        constants: The same for the constant arm, which lies on the diagonal.
+        plan: Role of the plan (recommended or winner) with its first and last temperature, if any.
+        best: Number of trials that cool down in the best tenth of all complete ones, and size of that tenth;
+            None if it is below five.
+        out_of: Number of complete search trials, which may exceed the number in the plot.
+        temperature: The temperature of the plot.
+        others: The same for the other temperatures of the study that change over training.
     """
 
     metric: str
@@ -54,7 +59,7 @@ class Landscape:
     others: tuple[Landscape, ...] = ()
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         text = "Each circle is a trial; on the diagonal the temperature does not change, below it it falls. "
         text += "Squares are constant temperatures."
         if self.others:
@@ -92,7 +97,10 @@ def landscape_data(result: StudyResult) -> Landscape:
     Raises:
         NothingToPlot: No trial is complete, or all have the same temperatures.
     """
-    entries = [(temperature, _points(result, "search", temperature)) for temperature in all_shown(result)]
+    entries = [
+        (temperature, _points(result, "search", temperature))
+        for temperature in displayed_temperatures(result)
+    ]
     if not entries[0][1]:
         raise NothingToPlot("No search trial is complete, so there is nothing to map.")
     varied_entries = [
@@ -100,7 +108,7 @@ def landscape_data(result: StudyResult) -> Landscape:
     ]
     if not varied_entries:
         raise NothingToPlot("All trials have the same first and last temperature: they are not searched.")
-    # of one that never changes there is nothing to see but the diagonal
+    # a temperature that never changes lies on the diagonal only
     moving_entries = [entry for entry in varied_entries if any(point[1] != point[2] for point in entry[1])]
     shown_entries = moving_entries or varied_entries
     other_landscapes = tuple(_landscape(result, *entry) for entry in shown_entries[1:])
@@ -114,7 +122,7 @@ def _landscape(
     others: tuple[Landscape, ...] = (),
 ) -> Landscape:
     best_points, other_points = points[-style.MOST_MARKS // 2 :], points[: -style.MOST_MARKS // 2]
-    # of the best tenth, unless they are too few to say so of
+    # the best tenth, if it is large enough
     top = points[len(points) - len(points) // 10 :]
     num_cooling = sum(first > last for _, first, last, _, _ in top)
     role, parameters = result.plan
@@ -162,7 +170,7 @@ def plot_landscape(data: Landscape) -> go.Figure:
         panel_height=300,
         gap=0.45,
     )
-    # each has an axis of its own below it
+    # each panel has its own axis below it
     fig.update_xaxes(matches=None, showticklabels=True)
     worst, best = style.bounds([point[3] for point in data.points], data.direction)
     low, high = min(worst, best), max(worst, best)
@@ -178,13 +186,13 @@ def plot_landscape(data: Landscape) -> go.Figure:
         for trace in _traces(landscape, colours, bar, baseline):
             trace.showlegend = is_first and trace.showlegend is not False
             fig.add_trace(trace, **cell)
-        ends = _span(landscape)
+        ends = _temperature_range(landscape)
         fig.update_xaxes(style.temperature_axis(ends, few=True), **cell)
         fig.update_yaxes(style.temperature_axis(ends, few=has_several), **cell)
     return fig
 
 
-def _span(data: Landscape) -> list[float]:
+def _temperature_range(data: Landscape) -> list[float]:
     """Return the lowest and the highest temperature that is shown."""
     temperatures = [temperature for point in (*data.points, *data.constants) for temperature in point[1:3]]
     return [min(*temperatures, data.temperature.neutral), max(*temperatures, data.temperature.neutral)]
@@ -194,7 +202,7 @@ def _traces(
     data: Landscape, colours: dict[str, Any], bar: dict[str, Any], baseline: str
 ) -> Iterator[go.Scatter]:
     """Yield the diagonal, the runs, the baseline and the winner."""
-    ends = _span(data)
+    ends = _temperature_range(data)
     yield style.lines(ends, ends, "constant", style.FAINT, width=1, hoverinfo="skip", showlegend=False)
     if data.constants:
         yield _points_trace(data.constants, "square", "constant temperatures", colours, labels=bool(bar))
@@ -208,8 +216,8 @@ def _traces(
 def _points_trace(
     points: Sequence[Point], symbol: str, name: str, colours: dict[str, object], *, labels: bool
 ) -> go.Scatter:
-    # in the first panel alone: the same in each would be too much for the dashboard
-    count = min(style.MOST_LABELS, len(points)) if labels else 0
+    # in the first panel only, since labels in each would be too large for the dashboard
+    count = min(style.MAX_LABELS, len(points)) if labels else 0
     unlabelled, labelled = points[: len(points) - count], points[len(points) - count :]
     labelled_texts = [f"{_hover_text(point, name)}<br>{style.label(point[4])}" for point in labelled]
     first, last, values = (

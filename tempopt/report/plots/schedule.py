@@ -1,4 +1,4 @@
-"""The temperature over training: the recommended plan beside the baseline."""
+"""The temperature over training: the recommended plan and the baseline."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tempopt.report.plots.temperatures import (
     ATTENTION,
     Controlled,
     DisplayedTemperature,
-    all_shown,
     controlled_temperatures,
+    displayed_temperatures,
 )
 from tempopt.report.study_result import StudyResult
 from tempopt.temperature import (
@@ -37,22 +37,22 @@ _NUM_TABLE_STEPS = 11
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanShown:
-    """A plan's temperature at every progress and, where that is known, in every layer.
+    """A plan's temperature at every progress and, if known, in every layer.
 
     Args:
         progress: Training progress, from 0 to 1.
-        temperatures: One tuple for each layer, first layer first, a value for each progress. One layer
-            stands for the level of all where it is not known how many there are.
+        temperatures: One tuple per layer, first layer first, a value for each progress. A single layer stands
+            for the level of all if their number is unknown.
         pattern: Name of the layer pattern.
-        beside: What acts on attention beside the temperature that is shown, by name.
+        beside: Parameters that act on attention in addition to this temperature, by name.
         confirmed: Whether there is a verdict.
-        role: What the plan is: ``recommended``, ``winner`` or ``best trial``.
-        main_temperature: Which temperature this is.
+        role: Role of the plan: ``recommended``, ``winner`` or ``best trial``.
+        main_temperature: The temperature of the plot.
         others: The other temperatures of the study, each with its value at each progress.
-        on_control: What is to be known of the temperatures of a target of the entropy; empty of a schedule.
-        is_path: Whether what is drawn between the start and the end is how the temperatures go.
-        bends: Progress at which one of the temperatures bends, as a piecewise schedule does.
-        courses: How a temperature that bends goes, in words, by its name; that of attention is empty.
+        on_control: Note on temperatures under entropy control; empty for a schedule.
+        is_path: Whether the line between start and end is the measured course.
+        bends: Progress values at which a temperature bends, as in a piecewise schedule.
+        courses: Description of the course of each bending temperature, by name; attention's is empty.
     """
 
     progress: tuple[float, ...]
@@ -74,9 +74,9 @@ class PlanShown:
         return tuple(map(geometric_mean, zip(*self.temperatures, strict=True)))
 
     def caption(self) -> str:
-        """Return how to read it and what it says."""
+        """Return how to read the plot and its result."""
         flat = "stays" if self.is_path else "starts"
-        course = _course_of(self.level, self.courses.get(self.main_temperature.name), flat)
+        course = _describe_course(self.level, self.courses.get(self.main_temperature.name), flat)
         subject = self.role if self.role == "recommended" else f"{self.role}'s"
         if name := self.main_temperature.name:
             neutral = f"the temperature as found, {style.number(self.main_temperature.neutral)}"
@@ -88,7 +88,7 @@ class PlanShown:
             )
         for temperature, levels in self.others:
             text += f" {temperature.name}, {style.number(temperature.neutral)} as found, "
-            text += f"{_course_of(levels, self.courses.get(temperature.name))}."
+            text += f"{_describe_course(levels, self.courses.get(temperature.name))}."
         if len(self.temperatures) > 1 and self.varies:
             pattern = "" if self.on_control else f', whose pattern is "{self.pattern}"'
             text += f" The band is the spread over the layers{pattern}."
@@ -104,7 +104,7 @@ class PlanShown:
         return any(len(set(column)) > 1 for column in zip(*self.temperatures, strict=True))
 
     def table(self) -> style.Table:
-        """Return the temperature at eleven moments, and where it bends."""
+        """Return the temperature at eleven moments, and at its bends."""
         names = [f"layer {index}" for index in range(len(self.temperatures))]
         if len(names) == 1:
             names = [self.main_temperature.name or "τ"]
@@ -119,8 +119,8 @@ class PlanShown:
         return style.Table(columns=("progress", *names), rows=rows)
 
 
-def _course_of(levels: tuple[float, ...], words: str | None = None, flat: str = "stays") -> str:
-    """Return how a temperature changes, ``goes from 0.5 to 2``; of one that bends its ``words``."""
+def _describe_course(levels: tuple[float, ...], words: str | None = None, flat: str = "stays") -> str:
+    """Return the course of a temperature, ``goes from 0.5 to 2``; ``words`` for one that bends."""
     if words:
         return f"is {words}"
     if min(levels) == max(levels):
@@ -129,7 +129,7 @@ def _course_of(levels: tuple[float, ...], words: str | None = None, flat: str = 
 
 
 def _num_layers(result: StudyResult) -> int:
-    """Return the number of attention layers, as far as measured entropies tell, else 1."""
+    """Return the number of attention layers according to the measured entropies, else 1."""
     layers = {
         name.split("/")[1]
         for curves in result.measured.values()
@@ -140,7 +140,7 @@ def _num_layers(result: StudyResult) -> int:
 
 
 def schedule_data(result: StudyResult) -> PlanShown:
-    """Return the plan to train with, else that of the winner, and before there is one of the best trial.
+    """Return the recommended plan, else that of the winner, else that of the best trial.
 
     Raises:
         NothingToPlot: No search trial is complete, or the plan's attention has no temperature.
@@ -148,11 +148,11 @@ def schedule_data(result: StudyResult) -> PlanShown:
     role, parameters = result.plan
     if parameters is None:
         raise NothingToPlot("No search trial is complete, so there is no schedule to show.")
-    main_temperature, *other_temperatures = all_shown(result)
+    main_temperature, *other_temperatures = displayed_temperatures(result)
     values = main_temperature.parameters(parameters)
     if values.normaliser == LinearNormaliser.name:
         raise NothingToPlot("Attention is linear: it has no temperature.")
-    shapes = [schedule_points(parameters, temperature.name) for temperature in all_shown(result)]
+    shapes = [schedule_points(parameters, temperature.name) for temperature in displayed_temperatures(result)]
     bends = {position for shape in shapes for position, _ in shape[1:-1]}
     even_progress = (index / (_NUM_CURVE_POINTS - 1) for index in range(_NUM_CURVE_POINTS))
     progress = tuple(sorted({*even_progress, *bends}))
@@ -167,7 +167,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
         progress=progress,
         temperatures=tuple(zip(*columns, strict=True)) if measured is None else measured.layers,
         pattern=values.layer_pattern,
-        beside=_beside(parameters),
+        beside=_further_params(parameters),
         confirmed=result.verdict is not None,
         role=role,
         main_temperature=main_temperature,
@@ -177,7 +177,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
         bends=tuple(sorted(bends)),
         courses={
             temperature.name: words
-            for temperature in all_shown(result)
+            for temperature in displayed_temperatures(result)
             if (words := describe_schedule(parameters, temperature.name))
         },
     )
@@ -188,7 +188,7 @@ def _controlled_plan(
 ) -> tuple[str, dict[str, Any], Controlled | None, str]:
     """Return role and parameters of the plan under control, its measured temperatures, and their description.
 
-    Where only the winner's path was noted, and control has the same target there, all are the winner's.
+    If only the winner's path was measured, and its target is the same, everything is the winner's.
     """
     role, parameters = result.plan
     assert parameters is not None
@@ -215,8 +215,8 @@ def _control_target(parameters: Mapping[str, Any]) -> ControlParameters:
     return ControlParameters.from_mapping(drop_unused_params(parameters))
 
 
-def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a plan says beside the temperature over progress and depth."""
+def _further_params(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a plan besides the temperature over progress and depth."""
     read_params = drop_unused_params(parameters)
     shown_names = {"temperature_init", "temperature_final", "schedule", "layer_pattern", "layer_ratio"}
     shown_names |= {field.name for kind in SCHEDULES.values() for field in fields(kind)}
@@ -225,12 +225,12 @@ def _beside(parameters: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in read_params.items()
         if name in TEMPERATURE_PARAMETERS and name not in shown_names and not split_name(name)[0]
     }
-    # these count at any value, where they are read at all
+    # these have an effect at any value if they are used
     return {n: value for n, value in plan_params.items() if value != NEUTRAL[n] or n in ("n0", "window")}
 
 
 def plot_schedule(data: PlanShown) -> go.Figure:
-    """Return the plan's temperatures over progress beside the baseline, a panel for each."""
+    """Return the plan's temperatures and the baseline over progress, a panel for each temperature."""
     curves = [(data.main_temperature, data.level), *data.others]
     fig, cells = style.panels(
         [temperature.title for temperature, _ in curves],

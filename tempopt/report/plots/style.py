@@ -1,7 +1,7 @@
-"""The parts that all plots share: data with a caption and a table, colours, one template, escaped text.
+"""Shared parts of all plots: data with caption and table, colours, one template, escaped text.
 
-Figures are drawn on light ground. ``DARK`` says what each of their colours becomes on dark ground, so that a
-page can follow its reader's choice; every colour of a figure is therefore one of these.
+Figures are drawn on a light background. ``DARK`` maps each of their colours to the one on a dark background,
+so that a page can follow its reader's choice; therefore figures use only these colours.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """The numbers of a plot for those who cannot see it; cells are plain data, nothing is escaped."""
+    """The numbers of a plot, for people who cannot see it; cells are plain data, not escaped."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
 class Data(Protocol):
-    """What a plot shows."""
+    """The content of a plot."""
 
     def caption(self) -> str:
-        """Return in a sentence or two how the plot is read and what it shows, as plain text."""
+        """Return in one or two sentences how to read the plot and what it shows, as plain text."""
         ...
 
     def table(self) -> Table:
-        """Return its numbers, thinned where they are many."""
+        """Return the numbers, thinned if there are many."""
         ...
 
 
@@ -45,9 +45,9 @@ class Plot:
     """One plot of a study.
 
     Args:
-        title: Its heading.
-        data: Returns what it shows of a study; raises NothingToPlot, with the reason, if there is nothing.
-        figure: Returns the drawing of that.
+        title: Heading of the plot.
+        data: Returns its content for a study; raises NothingToPlot with the reason if there is none.
+        figure: Returns the figure of that content.
     """
 
     title: str
@@ -55,7 +55,7 @@ class Plot:
     figure: Callable[[Any], go.Figure]
 
     def __call__(self, result: StudyResult) -> go.Figure:
-        """Return the figure of a study; NothingToPlot if there is nothing to show."""
+        """Return the figure of a study; raises NothingToPlot if there is no content."""
         return self.figure(self.data(result))
 
 
@@ -71,7 +71,7 @@ GROUND = "#ffffff"
 WINNER_BAND = "rgba(11,98,164,0.14)"
 BASELINE_BAND = "rgba(194,80,10,0.14)"
 SEQUENTIAL = ("#d5e8c4", "#95d0ba", "#4fb3c4", "#2b87b8", "#265a9b", "#15306f")
-"""From the worst value to the best; and from little to much."""
+"""From the worst value to the best, and from little to much."""
 
 DARK: Mapping[str, str] = {
     WINNER: "#6cb6f5",
@@ -87,18 +87,18 @@ DARK: Mapping[str, str] = {
     BASELINE_BAND: "rgba(255,154,92,0.18)",
     **dict(zip(SEQUENTIAL, ("#2b3f5c", "#2c5f88", "#2f86ac", "#55adbd", "#9dd2b5", "#f0f3b8"), strict=True)),
 }
-"""Colour on light ground to the same on dark ground."""
+"""Colour on a light background to the one on a dark background."""
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 MOST_MARKS = 2000
-MOST_LABELS = 300
-"""So many of the best marks say their parameters when they are pointed at; all would fill a page."""
+MAX_LABELS = 300
+"""Largest number of marks that show their parameters on hover; more would make the page too large."""
 _LONGEST = 40
 _MOST_LINES = 12
 
 
 def scale(colours: Sequence[str]) -> list[list[Any]]:
-    """Return colours at even distances, as plotly takes a scale."""
+    """Return equally spaced colours in the form of plotly's colour scales."""
     return [[index / (len(colours) - 1), colour] for index, colour in enumerate(colours)]
 
 
@@ -145,7 +145,7 @@ TEMPLATE = go.layout.Template(
 
 
 def figure(*, x: str | None = None, y: str | None = None, height: int = 380, **layout: Any) -> go.Figure:
-    """Return an empty figure in the house's style with titles on its axes; the titles are plain text."""
+    """Return an empty figure in the common style with titles on its axes; titles are plain text."""
     axes = {
         "xaxis": {"title": {"text": plain(x)}} if x else {},
         "yaxis": {"title": {"text": plain(y)}} if y else {},
@@ -159,12 +159,12 @@ def lines(x: Any, y: Any, name: str, colour: str, *, width: float = 2, **options
     """Return a trace of lines.
 
     Args:
-        x: Where its points are.
-        y: Likewise.
-        name: What the legend calls it; plotly shows it as markup.
-        colour: Of the line, and of its marks.
-        width: Of the line, in pixels.
-        options: What else a scatter plot takes; ``line`` and ``marker`` add to what is set here.
+        x: Positions of the points.
+        y: Values of the points.
+        name: Name in the legend; plotly shows it as markup.
+        colour: Colour of the line and of its marks.
+        width: Width of the line in pixels.
+        options: Further options of a scatter plot; ``line`` and ``marker`` extend those set here.
     """
     line = {"color": colour, "width": width, **options.pop("line", {})}
     return go.Scatter(x=x, y=y, **{"mode": "lines", "name": name, **options}, line=line)
@@ -173,7 +173,7 @@ def lines(x: Any, y: Any, name: str, colour: str, *, width: float = 2, **options
 def marks(
     x: Any, y: Any, name: str | None, colour: Any, symbol: Any = "circle", size: float = 8, **options: Any
 ) -> go.Scatter:
-    """Return a trace of marks; ``options`` as of :func:`lines`."""
+    """Return a trace of marks; ``options`` as for :func:`lines`."""
     marker = {"color": colour, "size": size, "symbol": symbol, **options.pop("marker", {})}
     return go.Scatter(x=x, y=y, mode="markers", name=name, marker=marker, **options)
 
@@ -188,7 +188,7 @@ def panels(
     gap: float = 0.24,
     **layout: Any,
 ) -> tuple[go.Figure, list[dict[str, int]]]:
-    """Return an empty figure with a panel for each title, one above the other, and where each of them is.
+    """Return an empty figure with a panel for each title, one above the other, and the position of each.
 
     A single panel is a plain :func:`figure` without a title.
 
@@ -197,9 +197,9 @@ def panels(
         x: Title of the axis below all of them.
         y: Titles of the axes beside them.
         height: Height of a single panel, in pixels.
-        panel_height: Height of each of several.
+        panel_height: Height of each of several panels.
         gap: Space between two of them, as a share of the height of one.
-        layout: What else is set of the layout.
+        layout: Further options of the layout.
     """
     if len(titles) == 1:
         return figure(x=x, y=y[0], height=height, **layout), [{}]
@@ -222,19 +222,19 @@ def panels(
 
 
 def plain(text: str, longest: int = _LONGEST) -> str:
-    """Return a text so that plotly shows it as it is written, shortened in the middle if it is long."""
+    """Return a text for plotly without markup, shortened in the middle if it is long."""
     if len(text) > longest:
         text = f"{text[: longest - 10]}…{text[-9:]}"
     return html.escape(text, quote=False)
 
 
 def number(value: float) -> str:
-    """Return a number with four digits, and what is no number in words."""
+    """Return a number with four digits, and other values in words."""
     return f"{value:.4g}".replace("-", "−") if math.isfinite(value) else "not finite"
 
 
 def label(parameters: Mapping[str, Any]) -> str:
-    """Return parameters as the lines of a label, made harmless, at most twelve."""
+    """Return parameters as the lines of a label, escaped, at most twelve."""
     lines = [
         f"{plain(name)} = {number(value) if isinstance(value, float) else plain(str(value))}"
         for name, value in parameters.items()
@@ -245,14 +245,14 @@ def label(parameters: Mapping[str, Any]) -> str:
 
 
 def evenly(count: int, max_count: int) -> list[int]:
-    """Return at most ``max_count`` places out of ``count``, evenly spread, first and last among them."""
+    """Return at most ``max_count`` indices below ``count``, evenly spread, including first and last."""
     if count <= max_count:
         return list(range(count))
     return sorted({round(index * (count - 1) / (max_count - 1)) for index in range(max_count)})
 
 
 def bounds(values: Sequence[float], direction: str) -> tuple[float, float]:
-    """Return the worst and the best value that colours tell apart: the worst tenth is one colour."""
+    """Return the worst and the best value of the colour scale: the worst tenth has one colour."""
     ordered = sorted(values, reverse=direction == "minimize")
     worst = ordered[len(ordered) // 10]
     best = ordered[-1]
@@ -260,11 +260,11 @@ def bounds(values: Sequence[float], direction: str) -> tuple[float, float]:
 
 
 def temperature_axis(temperatures: Sequence[float], *, few: bool = False) -> dict[str, Any]:
-    """Return an axis on which twice as hot is as far as half as hot, with ticks that say τ itself.
+    """Return a logarithmic axis of temperatures with ticks that show τ.
 
     Args:
-        temperatures: Those that have to be on it.
-        few: Whether there is room for a few ticks only, as below a plot on a phone.
+        temperatures: Temperatures that the axis includes.
+        few: Whether there is space for a few ticks only, as on a phone.
     """
     low, high = math.log10(min(temperatures)), math.log10(max(temperatures))
     margin = max(0.05, 0.06 * (high - low))
@@ -278,7 +278,7 @@ def temperature_axis(temperatures: Sequence[float], *, few: bool = False) -> dic
 
 
 def temperature_ticks(low: float, high: float, *, fewest: int = 4) -> list[float]:
-    """Return round temperatures between two, by ratio if they are far apart and by difference if not."""
+    """Return round temperatures between two, by ratio if they are far apart and by difference otherwise."""
     for steps in ((1, 2, 5), (1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 7)):
         candidates = [float(f"{step * 10.0**power:g}") for power in range(-6, 7) for step in steps]
         ticks = [tick for tick in candidates if low <= tick <= high]
@@ -291,12 +291,12 @@ def temperature_ticks(low: float, high: float, *, fewest: int = 4) -> list[float
 
 
 def mark_size(count: int) -> int:
-    """Return how large marks are in pixels: many have to be small."""
+    """Return the size of marks in pixels, smaller if there are many."""
     return 8 if count <= 200 else 6 if count <= 800 else 4
 
 
 def label_bars(fig: go.Figure, names: Sequence[str]) -> None:
-    """Name the bars of a figure whose bars lie side by side, from the top, at the places 0, 1, ..."""
+    """Name horizontal bars from top to bottom, at the positions 0, 1, ..."""
     fig.update_yaxes(
         autorange="reversed",
         showgrid=False,
@@ -308,7 +308,7 @@ def label_bars(fig: go.Figure, names: Sequence[str]) -> None:
 
 
 def colorbar(metric: str) -> dict[str, Any]:
-    """Return a scale of colours for a metric, beside the plot."""
+    """Return a colour scale for a metric, beside the plot."""
     return {
         "title": {"text": plain(metric, 24), "side": "right"},
         "thickness": 12,

@@ -1,4 +1,4 @@
-"""The temperatures of a study over training: by their schedules, or as runs measured them."""
+"""The temperatures of a study over training: by their schedules, or as measured."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tempopt.training.messages import CONTROLLED_CURVE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisplayedTemperature:
-    """A temperature that is plotted.
+    """A temperature in a plot.
 
     Args:
         name: Its name in the spec; the empty text for attention's.
-        neutral: Where it changes nothing: 1 for attention, else the temperature as found.
+        neutral: Its neutral value: 1 for attention, else the temperature as found.
     """
 
     name: str = ""
@@ -33,17 +33,17 @@ class DisplayedTemperature:
 
     @property
     def axis(self) -> str:
-        """What the axis of the temperature is called."""
+        """Title of the axis of the temperature."""
         return f"temperature {self.name}" if self.name else "temperature τ"
 
     @property
     def baseline(self) -> str:
-        """What the line or the mark of the baseline is called."""
+        """Label of the baseline."""
         return f"{self.name} = {self.neutral:.4g}, as found" if self.name else "τ = 1"
 
     @property
     def title(self) -> str:
-        """What a panel that shows it is called."""
+        """Title of its panel."""
         return self.name or "attention, τ"
 
     def parameters(self, parameters: Mapping[str, Any]) -> TemperatureParameters:
@@ -60,7 +60,7 @@ ATTENTION = DisplayedTemperature()
 """Attention's temperature."""
 
 
-def all_shown(result: StudyResult) -> list[DisplayedTemperature]:
+def displayed_temperatures(result: StudyResult) -> list[DisplayedTemperature]:
     """Return the temperatures of a study, attention's first; at least one.
 
     Raises:
@@ -86,7 +86,7 @@ class Controlled:
         layers: One tuple for each layer, first layer first, a value for each progress: the geometric mean
             over the runs.
         runs: Number of runs.
-        is_path: Whether they were noted between the first step and the last, too.
+        is_path: Whether there are measurements between the first step and the last.
     """
 
     layers: tuple[tuple[float, ...], ...]
@@ -100,7 +100,7 @@ class Controlled:
 
 
 def _controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
-    """Return the runs that show a parameter set: confirming runs, or without any the others that have it."""
+    """Return the runs of a parameter set: confirming runs, or if there are none the others."""
     key = training_key(parameters)
     for runs in (confirming(result), result.runs):
         matching_runs = [run for run in runs if is_usable(run) and training_key(run.parameters or {}) == key]
@@ -115,16 +115,16 @@ def controlled_temperatures(
     progress: Sequence[float],
     runs: Sequence[TicketRow] | None = None,
 ) -> Controlled | None:
-    """Return the temperatures under control at each progress; None: they were not measured.
+    """Return the temperatures under control at each progress; None if they were not measured.
 
-    Between the steps at which a temperature was noted its logarithm is interpolated. Runs of which only both
-    ends were noted count where no run has more.
+    Between measured steps the logarithm is interpolated. Runs with only the first and last value count if no
+    run has more.
 
     Args:
-        result: The study, with what was measured.
-        parameters: What is trained.
+        result: The study with its measurements.
+        parameters: Parameters of the training.
         progress: Training progress, from 0 to 1.
-        runs: Complete runs with these parameters; None: those of the study.
+        runs: Complete runs with these parameters; None for those of the study.
     """
     curves = [
         (int(name.removeprefix(CONTROLLED_CURVE)), np.array(curve, dtype=float).T)
@@ -149,9 +149,9 @@ def controlled_temperatures(
 def values_by_step(
     result: StudyResult, runs: Sequence[TicketRow], prefix: str
 ) -> dict[str, dict[int, list[float]]]:
-    """Return what runs measured under names that begin so: the end of the name to step to their values.
+    """Return the measurements of runs whose names have a prefix: rest of the name to step to their values.
 
-    What is no number is left out, and so is a name that has no number.
+    Values that are not finite are left out, and so are names without values.
     """
     values: dict[str, dict[int, list[float]]] = {}
     for run in runs:
@@ -171,16 +171,16 @@ def measured_levels(
     progress: Sequence[float],
     runs: Sequence[TicketRow] | None = None,
 ) -> tuple[float, ...]:
-    """Return a temperature at each progress: as its schedule says it, or as it was measured.
+    """Return a temperature at each progress, by its schedule or as measured.
 
-    Empty without parameters, and where it would have had to be measured, and was not.
+    Empty without parameters, and if a required measurement is missing.
 
     Args:
         result: The study.
-        parameters: What is trained.
-        temperature: Which temperature.
+        parameters: Parameters of the training.
+        temperature: The temperature.
         progress: Training progress, from 0 to 1.
-        runs: Complete runs with these parameters; None: those of the study.
+        runs: Complete runs with these parameters; None for those of the study.
     """
     if parameters is None:
         return ()

@@ -1,7 +1,7 @@
-"""What a session may spend, what its user's studies have spent and may yet spend: all read from their rows.
+"""The budget of a session: computed from the rows of its user's studies.
 
-Nothing is kept in memory that the next process would have to know. A study that is not over counts with the
-most that it can take, so that several at a time cannot spend more than there is.
+No state is kept in memory. A study that is not over counts with the maximum that it can take, so that several
+studies together cannot exceed the budget.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What the studies of one user may spend by this program's doing; None: without a limit.
+    """Limits for the studies of one user; None: no limit.
 
     Args:
-        runs: Trainings of every kind, the confirming ones included, >= 0.
-        gpu_hours: GPU-hours, a share of a GPU counting as that share; of runs without a card their hours of
-            training; >= 0.
+        runs: Trainings of every kind, including confirming ones, >= 0.
+        gpu_hours: GPU-hours, a share of a GPU counting as that share; for runs without a GPU their training
+            hours; >= 0.
     """
 
     runs: int | None = None
@@ -39,7 +39,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetNeed:
-    """The most that a new study can take.
+    """Maximal cost of a new study.
 
     Args:
         runs: Trainings.
@@ -52,14 +52,14 @@ class BudgetNeed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What one study has spent and may yet spend.
+    """Cost of one study so far, and its maximum.
 
     Args:
         study: Its row.
-        runs: Trainings that were begun.
-        most_runs: The most that it can take.
-        gpu_hours: GPU-hours that are used, runs in progress included.
-        most_gpu_hours: The most that it is allowed, by ``study.limits.gpu_hours``; None: it has no limit.
+        runs: Trainings that have begun.
+        most_runs: Maximal number of trainings.
+        gpu_hours: GPU-hours used so far, including runs in progress.
+        most_gpu_hours: Maximum by ``study.limits.gpu_hours``; None: no limit.
     """
 
     study: StudyRow
@@ -70,20 +70,20 @@ class Account:
 
     @property
     def used_up(self) -> bool:
-        """Whether it has spent what it is allowed and is not over."""
+        """Whether it has used its GPU-hours and is not over."""
         max_gpu_hours = self.most_gpu_hours
         return self.study.state != "done" and max_gpu_hours is not None and self.gpu_hours >= max_gpu_hours
 
 
 class BudgetLimit(BaseModel):
-    """One limit of the budget as it stands.
+    """Current state of one limit of the budget.
 
     Args:
         allowed: The limit.
-        spent: What is spent of it.
-        reserved: What studies that are not over may yet spend of it.
-        remaining: What a new study may take, >= 0.
-        text: All of it in words.
+        spent: Amount spent.
+        reserved: Amount that studies in progress may still spend.
+        remaining: Amount for a new study, >= 0.
+        text: The state as a sentence.
     """
 
     unit: Literal["runs", "GPU-hours"]
@@ -97,7 +97,7 @@ class BudgetLimit(BaseModel):
     def create(
         cls, unit: Literal["runs", "GPU-hours"], allowed: float, *, spent: float, reserved: float
     ) -> BudgetLimit:
-        """Return a limit of which so much is spent and reserved."""
+        """Return the state of a limit with the given amounts."""
         remaining = max(0.0, allowed - spent - reserved)
         text = (
             f"{remaining:.4g} of {allowed:.4g} {unit} are left in this budget "
@@ -107,18 +107,18 @@ class BudgetLimit(BaseModel):
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether more is spent or reserved than is allowed, by more than the rounding of a sum."""
+        """Whether spent and reserved amounts exceed the limit by more than rounding errors."""
         return self.spent + self.reserved > self.allowed + 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetStatus:
-    """How a user stands.
+    """Budget and costs of a user.
 
     Args:
         user: The user.
-        accounts: One for each of the user's studies, the oldest first.
-        limits: Every limit that there is, that of runs first.
+        accounts: One for each of the user's studies, oldest first.
+        limits: The limits, that of runs first.
     """
 
     user: str
@@ -127,19 +127,19 @@ class BudgetStatus:
 
     @property
     def gpu_hours(self) -> BudgetLimit | None:
-        """The limit of GPU-hours; None: there is none."""
+        """The limit of GPU-hours; None: no limit."""
         return next((limit for limit in self.limits if limit.unit == "GPU-hours"), None)
 
     @property
     def spent_limits(self) -> list[BudgetLimit]:
-        """The limits of which nothing is left but what is reserved."""
+        """The limits of which nothing remains for a new study."""
         return [limit for limit in self.limits if limit.spent >= limit.allowed]
 
     def check(self, need: BudgetNeed, *, name: str) -> None:
-        """Refuse a study that could take more than is left, or any study where nothing is.
+        """Refuse a study whose maximal cost exceeds the remaining budget.
 
         Raises:
-            UsageError: It could; or a study that is not over has no limit, so that nothing can be said.
+            UsageError: It exceeds the budget, or the maximum of a study in progress is not known.
         """
         lines = []
         for limit in self.limits:
@@ -149,19 +149,19 @@ class BudgetStatus:
             elif amount is None or amount > limit.remaining:
                 unknown_text = "without study.limits.gpu_hours an unknown number of"
                 amount_text = unknown_text if amount is None else f"up to {amount:.4g}"
-                lines.append(f"it takes {amount_text} {limit.unit}, and {limit.text}")
+                lines.append(f"it takes {amount_text} {limit.unit}, but {limit.text}")
         open_accounts = [account for account in self.accounts if account.study.state != "done"]
         endless = [account.study.name for account in open_accounts if account.most_gpu_hours is None]
         if endless and self.gpu_hours is not None:
             lines.append(
-                f"what {', '.join(endless)} may yet spend is not known, having no study.limits.gpu_hours. "
+                f"the maximum of {', '.join(endless)} is not known, without study.limits.gpu_hours. "
                 "Wait until it is over."
             )
         if lines:
             raise UsageError(
-                f'The study "{name}" would exceed the budget of {self.user}: {" Also, ".join(lines)} Ask for '
-                "less (a smaller study.trials, fewer pairs, study.limits.gpu_hours), wait for studies that "
-                "are not over, or ask a person for a larger budget."
+                f'The study "{name}" would exceed the budget of {self.user}: {" Also, ".join(lines)} Request '
+                "less (a smaller study.trials, fewer pairs, study.limits.gpu_hours), wait for studies in "
+                "progress, or ask a person for a larger budget."
             )
 
 
@@ -170,8 +170,8 @@ class Ledger:
 
     Args:
         store: The store, of a database or of a server.
-        user: Whose studies count.
-        budget: What they may spend.
+        user: Owner of the studies that count.
+        budget: The limits.
     """
 
     def __init__(self, store: Store, user: str, budget: Budget) -> None:
@@ -180,9 +180,9 @@ class Ledger:
         self._budget = budget
 
     def budget_status(self) -> BudgetStatus:
-        """Return how the user stands now."""
+        """Return the current budget and costs of the user."""
         rows = [summary.study for summary in self._store.list_studies() if summary.study.owner == self.user]
-        accounts = [self._account(row, self._store.tickets(row.id)) for row in rows]
+        accounts = [self._build_account(row, self._store.tickets(row.id)) for row in rows]
         open_accounts = [account for account in accounts if account.study.state != "done"]
         limits = []
         if self._budget.runs is not None:
@@ -214,7 +214,7 @@ class Ledger:
         """Return whether GPU-hours are limited."""
         return self._budget.gpu_hours is not None
 
-    def _account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
+    def _build_account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
         num_begun = sum(ticket.attempt > 0 for ticket in tickets)
         max_runs = num_begun
         if row.state != "done":
@@ -224,23 +224,23 @@ class Ledger:
             study=row,
             runs=num_begun,
             most_runs=max_runs,
-            gpu_hours=_used_hours(row, tickets),
+            gpu_hours=_sum_used_hours(row, tickets),
             most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
         )
 
 
 def most_runs(spec: StudySpec) -> int:
-    """Return the most runs that a study takes to its first verdict."""
+    """Return the maximal number of runs of a study to its first verdict."""
     return math.ceil(planned_runs(spec).max_total())
 
 
-def _used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
+def _sum_used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
     now = datetime.now(UTC)
     seconds = 0.0
     for ticket in tickets:
         seconds += ticket.gpu_seconds or ticket.seconds
         if ticket.state == "running" and ticket.started is not None and (ticket.lease or 0) > 0:
-            # two machines' clocks may differ by a little
+            # the clocks of two machines may differ slightly
             gpus = StudySpec.from_json(row.spec).resource_need(gpus=True).gpus or 1.0
             seconds += max(0.0, (now - ticket.started).total_seconds()) * gpus
     return seconds / _HOUR

@@ -1,4 +1,4 @@
-"""What tools take and answer: models, whose JSON schemas clients are shown."""
+"""Models of the arguments and answers of tools, whose JSON schemas clients see."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Settings = Annotated[
 
 
 class ToolArguments(BaseModel):
-    """Arguments of a tool; others than these are refused."""
+    """Arguments of a tool; unknown ones are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class SpecArguments(ToolArguments):
-    """Of ``plan`` and ``search``."""
+    """Arguments of ``plan`` and ``search``."""
 
     spec: Spec
     set: Settings
 
 
 class CompareArguments(SpecArguments):
-    """Of ``compare``."""
+    """Arguments of ``compare``."""
 
     sets: Annotated[
         list[str],
@@ -64,7 +64,7 @@ class CompareArguments(SpecArguments):
         ),
     ]
     all_pairs: Annotated[
-        bool, Field(description="Compare each two sets, in place of each with the first.")
+        bool, Field(description="Compare every two sets, instead of each with the first.")
     ] = False
     pairs: Annotated[
         int | None, Field(ge=2, le=1000, description="Number of fresh seeds; null: as the spec says.")
@@ -78,13 +78,13 @@ class CompareArguments(SpecArguments):
 
 
 class StudyArguments(ToolArguments):
-    """Of ``show``, ``verdict`` and ``stop``."""
+    """Arguments of ``show``, ``verdict`` and ``stop``."""
 
     study: Name
 
 
 class ExportArguments(StudyArguments):
-    """Of ``export``."""
+    """Arguments of ``export``."""
 
     format: Annotated[
         Literal["yaml", "python"], Field(description="YAML for LightningCLI, or a Python script.")
@@ -95,29 +95,29 @@ class ExportArguments(StudyArguments):
 
 
 class ListArguments(ToolArguments):
-    """Of ``list``: there are none."""
+    """Arguments of ``list``: none."""
 
 
 class BudgetAnswer(BaseModel):
-    """What the user of this session may spend; without limits the list is empty."""
+    """The budget of this session's user; without limits the list is empty."""
 
     user: str
     limits: list[BudgetLimit]
 
 
 class PlanAnswer(BaseModel):
-    """What a study would take, and the smallest gain that it could show; nothing was begun.
+    """Forecast of a study: its cost, and the smallest gain that it can show; nothing was created.
 
     Args:
         runs_with_gain: Trainings with a gain of two standard deviations: ``min``, ``typical``, ``max``.
         runs_without_gain: Trainings without a gain, likewise.
-        hours_with_gain: Hours to the verdict with ``workers`` trials side by side; null: not known.
+        hours_with_gain: Hours to the verdict with ``workers`` concurrent trials; null: not known.
         hours_without_gain: Without a gain, likewise.
-        gpu_hours_at_most: GPU-hours at most; without a card, hours of training; null: not known.
+        gpu_hours_at_most: Maximal GPU-hours; without a GPU, training hours; null: not known.
         smallest_gain: The smallest gain that it can show, as a range in the metric's unit; null: not known
             before the first runs.
-        fits: Whether it can be begun within the budget.
-        refusal: Why it cannot; null: it can.
+        fits: Whether it fits into the budget.
+        refusal: Why it does not fit; null if it fits.
         details: As ``tempopt plan --json``.
     """
 
@@ -137,10 +137,10 @@ class PlanAnswer(BaseModel):
 
 
 class StartAnswer(BaseModel):
-    """A study that was begun, or goes on; look at it with ``show`` until its state is done.
+    """A study that was created or continued; call ``show`` until its state is done.
 
     Args:
-        notes: What there is to say of it.
+        notes: Notes on the study.
     """
 
     study: str
@@ -150,14 +150,14 @@ class StartAnswer(BaseModel):
 
 
 class ShowAnswer(BaseModel):
-    """How a study stands.
+    """State of a study.
 
     Args:
-        state: ``running`` if anybody is at work on it; ``waiting``: it goes on as soon as an agent comes;
-            ``paused``: it rests until search or compare is called again; ``done``.
-        words: What there is to say, as ``tempopt show`` prints it.
-        not_shown: What was asked and is not shown so far, with intervals where there are any.
-        troubles: What keeps it from going on; empty: nothing that is known here.
+        state: ``running``: an agent works on it; ``waiting``: it continues as soon as an agent joins;
+            ``paused``: it is paused until search or compare is called again; ``done``.
+        words: The output of ``tempopt show``.
+        not_shown: Statements that are not shown so far, with intervals if there are any.
+        troubles: Known obstacles to its progress.
         details: As ``tempopt show --json``.
     """
 
@@ -173,18 +173,18 @@ class ShowAnswer(BaseModel):
 
 
 class VerdictAnswer(BaseModel):
-    """What a study has found.
+    """Verdict of a study.
 
     Args:
         done: Whether the study is over.
         answer: ``gain_shown``: the confirmation shows a gain, and guards are kept; ``not_shown``: it does
             not; ``none_yet``: it is not over; ``no_verdict``: it is over and nothing could be compared.
         headline: The verdict in one line.
-        recommendation: What to do, in words; null: there is no verdict of a search.
-        action: What to do as a word of ``tempopt show --json``; null likewise.
-        params: The parameters that are recommended; null: none.
-        words: All of it, as ``tempopt show`` prints it.
-        not_shown: What was asked and is not shown, each with its interval.
+        recommendation: The recommendation as a sentence; null without a verdict of a search.
+        action: The recommended action, as in ``tempopt show --json``; null likewise.
+        params: The recommended parameters; null if there are none.
+        words: The output of ``tempopt show``.
+        not_shown: Statements that are not shown, each with its interval.
         details: Verdict or comparison, as in ``tempopt show --json``.
     """
 
@@ -201,7 +201,7 @@ class VerdictAnswer(BaseModel):
 
 
 class Exported(BaseModel):
-    """What is recommended, as code. Nothing was written to a file."""
+    """The recommendation as code. Nothing was written to a file."""
 
     study: str
     format: Literal["yaml", "python"]
@@ -216,12 +216,12 @@ class ListAnswer(BaseModel):
 
 
 class StopAnswer(BaseModel):
-    """What came of stopping a search.
+    """Result of stopping a search.
 
     Args:
-        before: State of the study when it was told.
-        withdrawn: Search runs that will not be begun any more.
-        text: What follows.
+        before: State of the study before.
+        withdrawn: Number of search runs that were withdrawn.
+        text: A sentence on what happens next.
     """
 
     study: str

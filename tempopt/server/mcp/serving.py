@@ -1,4 +1,4 @@
-"""The tools over the Model Context Protocol, on standard input and output; knows nothing of studies."""
+"""Serve the tools over the Model Context Protocol, on standard input and output."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _INSTRUCTIONS = (
 
 
 def serve(session: Session) -> None:
-    """Answer one client on standard input and output until it leaves.
+    """Answer one client on standard input and output until it disconnects.
 
-    What anything else prints on standard output goes to standard error meanwhile.
+    Other output of the process is redirected from standard output to standard error.
     """
     anyio.run(_serve, session)
 
@@ -42,13 +42,13 @@ async def _serve(session: Session) -> None:
 
 
 def make_server(session: Session) -> Server[dict[str, Any]]:
-    """Return what answers a client with the tools of a session."""
+    """Return an MCP server with the tools of a session."""
 
     async def list_tools(context: Any, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         return types.ListToolsResult(tools=[_to_mcp_tool(tool) for tool in TOOLS.values()])
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        return await anyio.to_thread.run_sync(lambda: _answer(session, params))
+        return await anyio.to_thread.run_sync(lambda: _answer_call(session, params))
 
     return Server(
         "tempopt",
@@ -72,18 +72,18 @@ def _to_mcp_tool(tool: Tool) -> types.Tool:
     )
 
 
-def _answer(session: Session, params: types.CallToolRequestParams) -> types.CallToolResult:
+def _answer_call(session: Session, params: types.CallToolRequestParams) -> types.CallToolResult:
     """Call a tool and return its answer; an error is returned as text."""
     tool = TOOLS.get(params.name)
     if tool is None:
-        return _error_result(unknown("tool", params.name, list(TOOLS)))
+        return _build_error_result(unknown("tool", params.name, list(TOOLS)))
     try:
         answer = call(session, tool, params.arguments or {})
     except TempoptError as error:
-        return _error_result(str(error))
+        return _build_error_result(str(error))
     except Exception as error:
         print(mask_secrets(traceback.format_exc()), file=sys.stderr)
-        return _error_result(
+        return _build_error_result(
             f"{type(error).__name__}: {error}\nThis was not foreseen. If it is not yours to put right, "
             "please report it; the traceback is on the standard error of tempopt mcp."
         )
@@ -91,7 +91,7 @@ def _answer(session: Session, params: types.CallToolRequestParams) -> types.Call
     return types.CallToolResult(content=[text], structured_content=answer)
 
 
-def _error_result(text: str) -> types.CallToolResult:
+def _build_error_result(text: str) -> types.CallToolResult:
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=mask_secrets(text))], is_error=True
     )

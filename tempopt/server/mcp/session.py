@@ -1,7 +1,7 @@
-"""A session: one store, one user and a budget; begins studies within it, and has them trained.
+"""A session: a store, a user and a budget, within which studies are created and trained.
 
-On a database an agent of this machine trains, which leaves when the session ends; behind a server its agents
-do. What is begun, read and decided is so by the functions that the command line calls.
+With a database, agents of this machine train and leave when the session ends; behind a server, its agents
+train. Uses the functions of the command line.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tempopt.storage.rows import StudyRow, StudyStanding
 from tempopt.verdict.set_comparison import check_comparison
 
 LOOK_SECONDS = 2.0
-"""Seconds between two looks at what running studies have spent."""
+"""Seconds between two checks of the costs of running studies."""
 _MARGIN, _LEAST_HOURS = 3.0, 0.1
-"""A study is allowed so many times what its dry run foretells, and so many GPU-hours at least, if left.
+"""Factor on the GPU-hours of a forecast, and minimal GPU-hours of a study, if the budget has them.
 
-Short runs take longer than foretold where a machine is busy, and a study that is allowed too little ends its
-search early.
+Short runs take longer than forecast on a busy machine, and a study with too small a limit ends its search
+early.
 """
 _TRIES, _PAUSE_SECONDS = 6, 0.5
 
 
 class Notes(NullObserver):
-    """Keeps what there is to say of a study while it is begun."""
+    """Observer that collects notes."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -60,15 +60,15 @@ class Session:
     """The studies of one store within a budget; threads may share it. Close it, or use it in ``with``.
 
     Args:
-        storage: URL of a database, which is created if it is not there, or of a server.
-        user: Whose studies are begun, and whose spending counts; behind a server it has to be None: there it
-            is the one that the token stands for.
-        budget: What may be spent.
-        workers: Trials side by side on this machine; None: as the spec says. Behind a server none.
+        storage: URL of a database, which is created if it does not exist, or of a server.
+        user: Owner of the studies, whose costs count; None behind a server, where it is the user of the
+            token.
+        budget: The limits.
+        workers: Number of concurrent trials on this machine; None: that of the spec. None behind a server.
 
     Raises:
         UsageError: A user was given for a server.
-        AccessDenied: The server does not know the token.
+        AccessDenied: The server does not accept the token.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class Session:
             if self._server is not None:
                 if user is not None or workers is not None:
                     raise UsageError(
-                        "Behind a server the user is whom the token stands for, and the server's agents "
-                        "train. Take --user and --workers out."
+                        "Behind a server the token determines the user, and the server's agents train. Leave "
+                        "out --user and --workers."
                     )
                 self._me = self._server.server.get("/api/me")
                 user = self._me["user"]
@@ -104,7 +104,7 @@ class Session:
 
     @property
     def user(self) -> str:
-        """Whose studies are begun."""
+        """Owner of the studies of this session."""
         return self.ledger.user
 
     def close(self) -> None:
@@ -123,17 +123,17 @@ class Session:
     # ---- begin
 
     def begin(self, spec: StudySpec, *, max_runs: int | None = None) -> list[str]:
-        """Begin a study or a comparison, or continue it, and return at once what there is to say of it.
+        """Create or continue a study or a comparison, and return notes on it at once.
 
         Args:
             spec: Its spec.
-            max_runs: Most runs that a comparison may take; None: as many as it needs.
+            max_runs: Maximal number of runs of a comparison; None: no limit.
 
         Raises:
-            AccessDenied: The token may not begin studies, or none of that name.
-            SpecError: The spec cannot be carried out.
-            StudyChanged: The store has a study of that name that asks something else.
-            UsageError: It could exceed the budget, or the study is another user's.
+            AccessDenied: The token may not create studies, or not of that name.
+            SpecError: The spec cannot be trained.
+            StudyChanged: The store has a different study of that name.
+            UsageError: It could exceed the budget, or the study belongs to another user.
         """
         self._check_token(spec.study.name)
         notes = Notes()
@@ -144,37 +144,37 @@ class Session:
         with self._beginning:
             study = find_study(self.store, spec.study.name)
             if study is not None:
-                self._go_on(spec, study, notes)
+                self._continue_study(spec, study, notes)
             else:
                 self._begin_new(spec, notes)
         return notes.lines
 
     def plan(self, spec: StudySpec) -> StudyForecast:
-        """Return what a study takes and what it can show; arguments as for :meth:`begin`."""
+        """Return the forecast of a study; arguments as for :meth:`begin`."""
         import_schedules(spec)
         validate_sampler_and_pruner(spec)
         return forecast_study(spec, storage=self.store.url)
 
     def refusal(self, spec: StudySpec, forecast: StudyForecast) -> str | None:
-        """Return why a study could not be begun by this session, given its forecast; None: it could."""
+        """Return why this session could not begin a study with a forecast; None if it could."""
         try:
             self._check_token(spec.study.name)
-            self.ledger.budget_status().check(_need(spec, forecast), name=spec.study.name)
+            self.ledger.budget_status().check(_build_need(spec, forecast), name=spec.study.name)
         except UsageError as error:
             return str(error)
         return None
 
     def _estimate_need(self, spec: StudySpec) -> BudgetNeed:
-        """Return the most that a study takes, measured by a dry run where GPU-hours are limited."""
+        """Return the maximal cost of a study, by a dry run if GPU-hours are limited."""
         if not self.ledger.counts_hours():
             return BudgetNeed(runs=most_runs(spec))
-        return _need(spec, forecast_study(spec, storage=self.store.url, workers=self._workers))
+        return _build_need(spec, forecast_study(spec, storage=self.store.url, workers=self._workers))
 
     def _begin_new(self, spec: StudySpec, notes: Notes) -> None:
         name = spec.study.name
         is_limited = self.ledger.is_limited()
         if is_limited:
-            # what is refused whatever a run takes is refused before one is tried
+            # refuse before the dry run if the time of a run does not matter
             min_need = BudgetNeed(runs=most_runs(spec), gpu_hours=0.0)
             self.ledger.budget_status().check(min_need, name=name)
             need = self._estimate_need(spec)
@@ -184,14 +184,14 @@ class Session:
         if self._server is not None:
             remote_study.submit(self._server, SearchRequest(spec=spec), observer=notes)
         else:
-            self._stand(spec, notes)
+            self._create_study(spec, notes)
         if is_limited:
-            self._settle(spec)
+            self._delete_if_over_budget(spec)
         if self._server is None:
             self._launch(spec, self.store.load_study(name), notes)
 
-    def _stand(self, spec: StudySpec, notes: Notes) -> None:
-        """Write a new study into the database, after a dry run, for agents that are started next."""
+    def _create_study(self, spec: StudySpec, notes: Notes) -> None:
+        """Write a new study into the database after a dry run; its agents are started next."""
         spec, _ = extend_for_search(self.store, SearchRequest(spec=spec))
         spec = remote_study.dry_run_locally(spec, notes)
         checkpoints_url = checkpoints.normalize_checkpoint_url(checkpoints.DEFAULT_FOLDER)
@@ -199,11 +199,11 @@ class Session:
             self.store, spec, None, checkpoints=checkpoints_url, owner=self.user, on_note=notes.note
         )
 
-    def _settle(self, spec: StudySpec) -> None:
-        """Take a study back that another session's has left no room for meanwhile.
+    def _delete_if_over_budget(self, spec: StudySpec) -> None:
+        """Delete a new study again if another session has used the budget at the same time.
 
-        A look after both were written sees both. The later one yields at once, so that the earlier
-        one finds room when it looks again.
+        After both studies are written, each session sees both. The later one yields at once, so that the
+        earlier one fits when it checks again.
         """
         name = spec.study.name
         for attempt in range(_TRIES):
@@ -220,19 +220,23 @@ class Session:
         lifecycle.delete(self.store, name, force=True)
         usage_text = " ".join(limit.text for limit in self.ledger.budget_status().limits)
         raise UsageError(
-            f'The study "{name}" would exceed the budget of {self.user}: another session has begun a study '
-            f"at the same moment. {usage_text}"
+            f'The study "{name}" would exceed the budget of {self.user}: another session has created a study '
+            f"at the same time. {usage_text}"
         )
 
-    def _go_on(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
+    def _continue_study(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
         if study.owner != self.user:
             raise UsageError(
                 f'The study "{study.name}" was begun by {study.owner or "another user"}, and this session '
-                f"spends the budget of {self.user}. Look at it with show, or give yours another name."
+                f"uses the budget of {self.user}. Look at it with show, or give your study another name."
             )
-        # what was reserved when it was begun holds, whatever the spec says of its care
-        spec = _with_limits(spec, study.spec["study"]["limits"])
-        if study.state != "done" and self.ledger.is_limited() and (spent := self._spent_budget_texts(study)):
+        # the limit that was reserved at its creation holds
+        spec = _set_limits(spec, study.spec["study"]["limits"])
+        if (
+            study.state != "done"
+            and self.ledger.is_limited()
+            and (spent := self._describe_spent_limits(study))
+        ):
             raise UsageError(
                 f'The study "{study.name}" cannot continue within the budget of {self.user}. '
                 f"{' '.join(spent)} Ask a person for a larger budget."
@@ -245,10 +249,10 @@ class Session:
             self._launch(spec, study, notes)
 
     def _launch(self, spec: StudySpec, study: StudyRow, notes: Notes) -> None:
-        """Start an agent of this machine for a study, unless one of this session is at work on it."""
+        """Start an agent of this machine for a study, unless this session already has one for it."""
         name = study.name
         if self.is_working_on(name):
-            notes.note("An agent of this session is at work on it.")
+            notes.note("An agent of this session works on it.")
             return
         launch = StudyLaunch(self._launcher, "local", self.store, spec, workers=self._workers)
         notes.lines += launch.start(study, None, checkpoints_at=None, overrides=spec.local_overrides)
@@ -256,7 +260,7 @@ class Session:
         notes.note("They leave when this session ends; call the tool again to continue the study.")
 
     def _check_token(self, name: str) -> None:
-        """Refuse to begin a study that a server would refuse, before anything is tried for it."""
+        """Refuse a study that the server would refuse, before a dry run."""
         self._check_scope()
         prefix = self._me.get("prefix", "")
         if not name.startswith(prefix):
@@ -268,46 +272,46 @@ class Session:
     def _check_scope(self) -> None:
         if not self._may_submit:
             raise AccessDenied(
-                f"The token of {self._me['name']} may {', '.join(self._me['scopes'])}, and beginning or "
-                "stopping a study takes the scope submit. Ask for a token with it: tempopt token create "
+                f"The token of {self._me['name']} has the scopes {', '.join(self._me['scopes'])}; creating "
+                "or stopping a study takes the scope submit. Ask for a token with it: tempopt token create "
                 "--scope submit"
             )
 
     # ---- look, and end
 
     def stop(self, name: str) -> StopResult:
-        """End the search of a study of this user, so that what was found is confirmed.
+        """Stop the search of a study of this user, so that the best so far is confirmed.
 
         Raises:
             StudyNotFound: There is no study of that name.
-            UsageError: It is another user's.
+            UsageError: It belongs to another user.
         """
         self._check_scope()
         study = self.store.load_study(name)
         if study.owner != self.user:
             raise UsageError(
                 f'The study "{name}" was begun by {study.owner or "another user"}, and this session stops '
-                f"those of {self.user} alone. A person may: tempopt stop {name}"
+                f"only those of {self.user}. A person may: tempopt stop {name}"
             )
         return lifecycle.stop(self.store, name)
 
     def find_blockers(self, name: str, stands: StudyStanding) -> list[str]:
-        """Return what keeps a study from going on, as far as it is known here.
+        """Return the known obstacles to a study's progress.
 
         Args:
             name: Its name.
-            stands: How it stands.
+            stands: Its state.
         """
         launch = self._launches.get(name)
         troubles = [] if launch is None else [f"An agent has failed: {error}" for error in launch.errors()]
         if stands == "waiting" and self._server is not None:
             troubles.append("It waits for an agent: tempopt agent --any, with the URL of the server.")
         if stands == "paused":
-            troubles += self._spent_budget_texts(self.store.load_study(name))
+            troubles += self._describe_spent_limits(self.store.load_study(name))
         return troubles
 
-    def _spent_budget_texts(self, study: StudyRow) -> list[str]:
-        """Return a sentence on each limit that a study of this user has used up."""
+    def _describe_spent_limits(self, study: StudyRow) -> list[str]:
+        """Return a sentence on each limit that a study of this user has reached."""
         if study.owner != self.user:
             return []
         usage = self.ledger.budget_status()
@@ -319,7 +323,7 @@ class Session:
         ] + [limit.text for limit in usage.spent_limits]
 
     def is_working_on(self, name: str) -> bool:
-        """Return whether an agent of this session is at work on a study, or about to be."""
+        """Return whether an agent of this session works on a study, or is being started."""
         launch = self._launches.get(name)
         return launch is not None and bool(launch.unended_job_ids())
 
@@ -327,22 +331,22 @@ class Session:
 
     def _watch(self) -> None:
         if not self._may_submit:
-            # it has begun nothing, and could pause nothing
+            # a token that may not submit can pause nothing
             return
         while not self._closing.wait(LOOK_SECONDS):
-            # a store that is away for a while serves no agents either; a token may be replaced by a new one
+            # while the store cannot be reached, agents cannot begin runs either; a token may be replaced
             with contextlib.suppress(StorageError, StudyFailed, AccessDenied):
-                if self._any_runs() and self.ledger.counts_hours():
-                    for name in self._overspent():
+                if self._has_running_study() and self.ledger.counts_hours():
+                    for name in self._iter_overspent():
                         lifecycle.pause(self.store, name)
 
-    def _any_runs(self) -> bool:
-        """Return whether any study of this user runs: all that it has ever trained is read only then."""
+    def _has_running_study(self) -> bool:
+        """Return whether any study of this user runs; only then all its costs are read."""
         rows = (summary.study for summary in self.store.list_studies())
         return any(row.owner == self.user and row.state == "running" for row in rows)
 
-    def _overspent(self) -> Iterator[str]:
-        """Yield the studies that run and have used what they, or all of them, are allowed."""
+    def _iter_overspent(self) -> Iterator[str]:
+        """Yield the running studies that have reached their own limit or that of the budget."""
         usage = self.ledger.budget_status()
         for account in usage.accounts:
             is_spent = account.used_up or usage.gpu_hours in usage.spent_limits
@@ -350,15 +354,15 @@ class Session:
                 yield account.study.name
 
 
-def _need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
-    """Return the most that a study takes, by its forecast and its own limit."""
+def _build_need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
+    """Return the maximal cost of a study, by its forecast and its own limit."""
     hours = forecast.max_gpu_hours
     limit = spec.study.limits.gpu_hours
     if hours is None:
         # how long a program runs is not known, and the study is paused at its limit
         hours = limit
     elif limit is not None and spec.compare is None:
-        # the search ends in time for what proves it
+        # the search ends in time for the confirmation
         hours = min(hours, limit)
     return BudgetNeed(runs=most_runs(spec), gpu_hours=hours)
 
@@ -371,9 +375,9 @@ def _limit_hours(spec: StudySpec, need: BudgetNeed, gpu_hours_left: float | None
     limit = spec.study.limits.gpu_hours
     if limit is not None and spec.compare is None:
         max_gpu_hours = min(max_gpu_hours, limit)
-    return _with_limits(spec, {**spec.study.limits.model_dump(), "gpu_hours": max_gpu_hours})
+    return _set_limits(spec, {**spec.study.limits.model_dump(), "gpu_hours": max_gpu_hours})
 
 
-def _with_limits(spec: StudySpec, limits: Mapping[str, Any]) -> StudySpec:
+def _set_limits(spec: StudySpec, limits: Mapping[str, Any]) -> StudySpec:
     overrides: Sequence[str] = [f"study.limits.{name}={json.dumps(value)}" for name, value in limits.items()]
     return spec.with_overrides(overrides)

@@ -1,4 +1,4 @@
-"""The tools: their names, what they are for, and what each does in a session."""
+"""The tools: their names, descriptions and functions."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Tool:
     Args:
         name: Its name.
         title: Its name for people.
-        description: What it is for, for a model to read.
+        description: Its purpose, for a language model.
         takes: Model of its arguments.
         returns: Model of its answer.
-        does: What it does in a session.
+        does: Function of a session and the arguments.
         reads_only: Whether it changes nothing.
     """
 
@@ -51,7 +51,7 @@ TOOLS: dict[str, Tool] = {}
 
 
 def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[[F], F]:
-    """Enter a function into the tools: its name, arguments and answer are those of the tool."""
+    """Register a function as a tool, with its name, arguments and answer."""
 
     def register(does: F) -> F:
         name, types = does.__name__.strip("_"), get_type_hints(does)
@@ -70,24 +70,24 @@ def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[
 
 
 def call(session: Session, tool: Tool, raw_arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return what a tool answers, as plain data.
+    """Call a tool, and return its answer as plain data.
 
     Raises:
-        TempoptError: It was given what it does not take, or it cannot be done.
+        TempoptError: The arguments are invalid, or the tool failed.
     """
     try:
         arguments = tool.takes.model_validate(raw_arguments)
     except ValidationError as error:
-        raise UsageError(_faults(tool, error)) from error
+        raise UsageError(_list_faults(tool, error)) from error
     try:
         return tool.does(session, arguments).model_dump(mode="json")
     except ScheduleNotImported as error:
         message = str(error).replace("COMMAND", "mcp")
-        raise ScheduleNotImported(f"{message} A person has to start this server so.") from error
+        raise ScheduleNotImported(f"{message} A person has to start this server with it.") from error
 
 
-def _faults(tool: Tool, error: ValidationError) -> str:
-    """Return what is wrong with arguments, a line for each of them."""
+def _list_faults(tool: Tool, error: ValidationError) -> str:
+    """Return a line for each invalid argument."""
     field_names = list(tool.takes.model_fields)
     lines: dict[str, str] = {}
     for fault in error.errors(include_url=False):
@@ -97,7 +97,7 @@ def _faults(tool: Tool, error: ValidationError) -> str:
         elif fault["type"] == "missing":
             lines[name] = f"{name}: is missing."
         else:
-            # every alternative of a union has its say
+            # pydantic reports an error for each alternative of a union
             allowed = tool.takes.model_fields[name].description if name in field_names else None
             description = allowed or f"{fault['msg'][0].lower()}{fault['msg'][1:]}."
             lines[name] = f"{name}: was given {repr(fault['input'])[:100]}. It takes: {description}"
@@ -111,7 +111,7 @@ def _faults(tool: Tool, error: ValidationError) -> str:
     reads_only=True,
 )
 def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAnswer:
-    spec = _spec(arguments)
+    spec = _load_spec(arguments)
     forecast = session.plan(spec)
     refusal = session.refusal(spec, forecast)
     gain, no_gain = (forecast.runs.total(gain=gain) for gain in (True, False))
@@ -128,7 +128,7 @@ def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAns
         smallest_gain=forecast.smallest_gain,
         fits=refusal is None,
         refusal=refusal,
-        budget=_budget(session),
+        budget=_build_budget(session),
         details=forecast.to_json(),
     )
 
@@ -139,7 +139,7 @@ def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAns
     "exceed the budget. Look with show until its state is done, then ask for the verdict.",
 )
 def _search(session: Session, arguments: schemas.SpecArguments) -> schemas.StartAnswer:
-    spec = _spec(arguments)
+    spec = _load_spec(arguments)
     refuse_comparison(spec)
     return _build_start_response(session, spec, session.begin(spec))
 
@@ -165,16 +165,16 @@ def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.S
 def _build_start_response(session: Session, spec: StudySpec, notes: list[str]) -> schemas.StartAnswer:
     name = spec.study.name
     return schemas.StartAnswer(
-        study=name, state=session.store.load_study(name).state, notes=notes, budget=_budget(session)
+        study=name, state=session.store.load_study(name).state, notes=notes, budget=_build_budget(session)
     )
 
 
-def _budget(session: Session) -> schemas.BudgetAnswer:
+def _build_budget(session: Session) -> schemas.BudgetAnswer:
     status = session.ledger.budget_status()
     return schemas.BudgetAnswer(user=status.user, limits=status.limits)
 
 
-def _spec(arguments: schemas.SpecArguments) -> StudySpec:
+def _load_spec(arguments: schemas.SpecArguments) -> StudySpec:
     if isinstance(arguments.spec, str):
         return load_spec(arguments.spec, arguments.set)
     return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
@@ -229,7 +229,8 @@ def _export(session: Session, arguments: schemas.ExportArguments) -> schemas.Exp
 @tool("List studies", "List the studies of the store, and say what is left of the budget.", reads_only=True)
 def _list(session: Session, arguments: schemas.ListArguments) -> schemas.ListAnswer:
     return schemas.ListAnswer(
-        studies=[summary_json(summary) for summary in session.store.list_studies()], budget=_budget(session)
+        studies=[summary_json(summary) for summary in session.store.list_studies()],
+        budget=_build_budget(session),
     )
 
 

@@ -1,4 +1,4 @@
-"""Render a template as a page, with headers that say what a browser may load and run."""
+"""Render a template as a page, with headers that restrict what a browser loads and runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEADERS = {
     "x-frame-options": "DENY",
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    # the next person at this browser may not be allowed to see it
+    # not cached, since the next user of this browser may not be allowed to see it
     "cache-control": "no-store",
 }
 _POLICY = (
@@ -109,7 +109,7 @@ def render_page(
         template: Its name in templates/.
         status: HTTP status.
         headers: More headers of the response.
-        context: What the template is rendered with, beside ``principal`` and ``signed_in``.
+        context: Variables of the template, beside ``principal`` and ``signed_in``.
     """
     state = request.scope.get("state", {})
     principal: Principal | None = state.get("principal")

@@ -1,4 +1,4 @@
-"""Routes of the pages: a refusal is a page as well, and an unknown client gets the form to sign in."""
+"""Routes of the pages; refusals are pages, too, and an unknown client gets the sign-in form."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tempopt.server.study_dependencies import VIEW, Shared, ViewableStudy
 
 _MAX_FIELDS = 10
 REFRESH_SECONDS = 20
-"""The page of a study that runs is read again so often."""
+"""Seconds between two updates of the page of a running study."""
 
 
 class PageRoute(APIRoute):
-    """A route that answers a browser with a page where it refuses, and a program with JSON."""
+    """A route that answers refused requests of a browser with a page, and those of a program with JSON."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -76,8 +76,8 @@ def show_studies(
 
 @router.get("/studies/{name}")
 def show_study(request: Request, study: ViewableStudy, shared: Shared) -> Response:
-    """Return the report of a study, which reads itself again while the study runs."""
-    # plotly takes a while to load
+    """Return the report of a study, which updates itself while the study runs."""
+    # lazy import: plotly is slow to load
     from tempopt.report.page.html import Site
 
     is_signed_in = "session" in request.scope.get("state", {})
@@ -94,17 +94,17 @@ def show_study(request: Request, study: ViewableStudy, shared: Shared) -> Respon
 @router.get("/sign-in")
 def show_sign_in(request: Request, then: str = "/") -> Response:
     """Return the form that asks for a token."""
-    return _sign_in_form(request, then=_local_path(then))
+    return _render_sign_in_form(request, then=_to_local_path(then))
 
 
 @router.post("/sign-in")
 async def sign_in(request: Request, shared: Shared) -> Response:
-    """Begin a session with the token of the form; the browser then holds the session, not the token."""
+    """Begin a session with the token of the form; the browser stores the session, not the token."""
     try:
         fields = parse_qs((await request.body()).decode(), max_num_fields=_MAX_FIELDS)
     except ValueError:
-        raise ApiError(400, "bad_request", "The body is no form: load the page again.") from None
-    then = _local_path(fields.get("then", ["/"])[-1])
+        raise ApiError(400, "bad_request", "The body is not a form. Load the page again.") from None
+    then = _to_local_path(fields.get("then", ["/"])[-1])
     try:
         check_same_site(request)
         token = fields.get("token", [""])[-1].strip()
@@ -113,7 +113,7 @@ async def sign_in(request: Request, shared: Shared) -> Response:
         check_scopes(principal, {"view"})
         secret, expires = await shared.guard.begin_session(principal)
     except ApiError as refusal:
-        return _sign_in_form(request, status=refusal.status, error=refusal, then=then)
+        return _render_sign_in_form(request, status=refusal.status, error=refusal, then=then)
     response = RedirectResponse(then, status_code=303, headers=HEADERS)
     sessions.set_cookie(request, response, secret, expires)
     return response
@@ -133,7 +133,7 @@ def sign_out(
 
 @router.get("/assets/{name}")
 def send_asset(name: str, request: Request, v: str = "") -> Response:
-    """Return a file that pages load; it contains nothing of a study and needs no token."""
+    """Return a file that pages load, which has no data of studies and needs no token."""
     if name not in MEDIA_TYPES:
         raise ApiError(404, "not_found", f"There is no such file. Files: {', '.join(MEDIA_TYPES)}.")
     data, tag = asset(name)
@@ -152,7 +152,7 @@ def send_asset(name: str, request: Request, v: str = "") -> Response:
 def _refuse(request: Request, refusal: ApiError) -> Response:
     if refusal.status in (401, 429) and "principal" not in request.scope.get("state", {}):
         error = refusal if refusal.code != "token_missing" else None
-        return _sign_in_form(request, status=refusal.status, error=error)
+        return _render_sign_in_form(request, status=refusal.status, error=error)
     return render_page(
         request,
         "refused.html",
@@ -163,7 +163,7 @@ def _refuse(request: Request, refusal: ApiError) -> Response:
     )
 
 
-def _sign_in_form(
+def _render_sign_in_form(
     request: Request, *, status: int = 200, error: ApiError | None = None, then: str = ""
 ) -> Response:
     if not then:
@@ -175,8 +175,8 @@ def _sign_in_form(
     return render_page(request, "sign_in.html", status=status, headers=headers, error=message, then=then)
 
 
-def _local_path(path: str) -> str:
-    """Return a path of this server; any other address is replaced by the list of studies."""
+def _to_local_path(path: str) -> str:
+    """Return a path of this server, that of the list of studies for any other address."""
     # browsers read a backslash as a slash, and drop control characters
     is_plain = path.isprintable() and "\\" not in path
     return path if is_plain and path.startswith("/") and not path.startswith("//") else "/"

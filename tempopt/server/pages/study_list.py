@@ -1,4 +1,4 @@
-"""The rows of the list of studies, read once in a few seconds for all clients."""
+"""The rows of the list of studies, read once every few seconds for all clients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tempopt.storage.store import Store
 
 PER_PAGE = 100
 FRESH_SECONDS = 2.0
-"""Rows that were read are shown for so long before they are read again."""
+"""Seconds for which rows are cached."""
 _MAX_ANSWERS = 1000
 
 
@@ -36,13 +36,13 @@ class Row:
 
     Args:
         study: Its row.
-        state: ``running`` with agents at work, ``waiting`` without one, ``paused`` or ``done``.
+        state: ``running`` with agents at work, ``waiting`` without agents, ``paused`` or ``done``.
         num_agents: Agents at work.
         stage: Stage of its next runs; empty if there are none.
         counts: Its runs by state.
         best: Best value of a complete trial; None before the first.
-        hours: Hours of GPUs, or of training where no run used one.
-        is_on_gpu: Whether they are hours of GPUs.
+        hours: GPU hours, or training hours if no run used a GPU.
+        is_on_gpu: Whether they are GPU hours.
         answer: The verdict in a few words; empty while the study is not done.
         is_gain: Whether a gain is shown.
     """
@@ -88,16 +88,16 @@ class StudyList:
         with self._lock:
             if not self._read_at or time.monotonic() - self._read_at >= FRESH_SECONDS:
                 totals = self._store.totals()
-                rows = [_row(summary, totals) for summary in reversed(self._store.list_studies())]
+                rows = [_build_row(summary, totals) for summary in reversed(self._store.list_studies())]
                 self._rows = sorted(rows, key=lambda row: STANDINGS.index(row.state))
                 self._read_at = time.monotonic()
             return self._rows
 
     def with_answers(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows with the verdicts of those that are done, which are read once."""
-        return [self._with_answer(row) if row.state == "done" else row for row in rows]
+        """Return rows with the verdicts of finished studies, which are read once."""
+        return [self._add_answer(row) if row.state == "done" else row for row in rows]
 
-    def _with_answer(self, row: Row) -> Row:
+    def _add_answer(self, row: Row) -> Row:
         key = (row.study.id, row.study.version)
         with self._lock:
             answer = self._answers.get(key)
@@ -116,7 +116,7 @@ class StudyList:
         return replace(row, answer=answer[0], is_gain=answer[1])
 
 
-def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
+def _build_row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
     study = summary.study
     total = totals.get(study.id, StudyTotals(lowest=None, highest=None, seconds=0.0, gpu_seconds=0.0))
     state, num_agents = summary_state(summary)
@@ -124,7 +124,7 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
         study=study,
         state=state,
         num_agents=num_agents,
-        stage="" if study.state == "done" else _next_stage(summary),
+        stage="" if study.state == "done" else _find_next_stage(summary),
         counts=summary.counts,
         best=total.highest if study.spec["study"]["direction"] == "maximize" else total.lowest,
         hours=total.hours,
@@ -132,6 +132,6 @@ def _row(summary: StudySummary, totals: dict[int, StudyTotals]) -> Row:
     )
 
 
-def _next_stage(summary: StudySummary) -> str:
+def _find_next_stage(summary: StudySummary) -> str:
     open_states = {"running", "waiting"}
     return next((kind for kind in KINDS if open_states & summary.tickets.get(kind, {}).keys()), "")

@@ -1,1 +1,1 @@
-"""A trained model at other temperatures and ways of generation, without training: ``tempopt evaluate``."""
+"""Evaluate a trained model at other temperatures and generation parameters: ``tempopt evaluate``."""

@@ -1,8 +1,8 @@
-"""Searches temperatures at inference and generation of trained weights, and says what the best of them gain.
+"""Search temperatures at inference and generation parameters of trained weights, and estimate their gain.
 
-Each evaluation is a trial of an ordinary Optuna study in the same database, so that Optuna's dashboard shows
-them. The best is chosen on the validation data, and its gain over the spec as it stands is estimated on the
-test data, if there are any.
+Each evaluation is a trial of an ordinary Optuna study in the same database, which Optuna's dashboard shows.
+The best set is chosen on the validation data, and its gain over the unchanged spec is estimated on the test
+data, if there are any.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from tempopt.storage.ticket_queries import to_maximize
 from tempopt.storage.urls import DEFAULT_STORAGE
 from tempopt.temperature import GENERATION, training_key
 from tempopt.verdict.run_evaluations import On
-from tempopt.verdict.statistics.bootstrap import FEWEST, Interval, paired_bootstrap
+from tempopt.verdict.statistics.bootstrap import MIN_UNITS, Interval, paired_bootstrap
 from tempopt.verdict.statistics.paired_tests import Direction
 
 _QUESTION = "tempopt:question"
 _PARAMETERS = "tempopt:parameters"
 _IS_REFERENCE = "tempopt:reference"
-_DIGITS = 6
+_HASH_DIGITS = 6
 
 
 def evaluate(
@@ -54,31 +54,34 @@ def evaluate(
     overrides: Sequence[str] = (),
     on_progress: Callable[[str], None] = lambda line: None,
 ) -> EvaluationResult:
-    """Evaluate trained weights at other temperatures and ways of generation; nothing is trained.
+    """Evaluate trained weights at other temperatures and generation parameters; nothing is trained.
 
-    A study of that name that asks the same is continued.
+    An existing study of that name with the same spec and weights is continued.
 
     Args:
-        spec: A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one. What
-            its ``search:`` has that acts in training alone is left out.
-        weights: A checkpoint, a state dict or a folder that ``save_pretrained`` wrote.
+        spec: A study spec: loaded, as plain data, the path of a YAML file or the name of a bundled one. Names
+            in its ``search:`` that act only in training are left out.
+        weights: A checkpoint, a state dict or a folder written by ``save_pretrained``.
         storage: URL of the database.
-        trials: How many parameter sets are evaluated in all, the first as the spec stands; None:
+        trials: Total number of parameter sets, the first of which is that of the unchanged spec; None:
             ``study.trials``.
-        name: Name of the Optuna study; None: the spec's with a short hash of spec and weights.
-        overrides: Settings ``a.b=c`` that go over the spec's.
+        name: Name of the Optuna study; None: that of the spec with a short hash of spec and weights.
+        overrides: Settings ``a.b=c`` that replace those of the spec.
         on_progress: Called with a line on each evaluation.
 
     Raises:
-        SpecError: The spec is wrong, or the weights do not fit it.
-        UsageError: There are no such weights, or the storage is a server.
-        StudyChanged: The storage has a study of that name that asks something else.
+        SpecError: The spec is invalid, or the weights do not fit it.
+        UsageError: The weights do not exist, or the storage is a server.
+        StudyChanged: The storage has a different study of that name.
         StudyFailed: Nothing could be evaluated.
     """
     request, path = evaluation_spec(spec, overrides=overrides, trials=trials), weights_path(weights)
-    question = _question(request, path)
-    name = f"{request.spec.study.name}-evaluate-{question[:_DIGITS]}" if name is None else name
-    with _study(storage, name, request, question) as study, claim_local_placements(request.spec, 1) as places:
+    question = _hash_question(request, path)
+    name = f"{request.spec.study.name}-evaluate-{question[:_HASH_DIGITS]}" if name is None else name
+    with (
+        _open_study(storage, name, request, question) as study,
+        claim_local_placements(request.spec, 1) as places,
+    ):
         with start_workers(places) as workers:
             model = TrainedModel(request, path, workers[0])
             model.check()
@@ -86,8 +89,8 @@ def evaluate(
             return _conclude(study, request, model)
 
 
-def _question(request: EvaluationSpec, path: Path) -> str:
-    """Return a hash that is equal where the same is asked of the same weights."""
+def _hash_question(request: EvaluationSpec, path: Path) -> str:
+    """Return a hash of the evaluated spec and weights."""
     data = request.spec.to_json()
     study = [data["study"][name] for name in ("metric", "direction", "seed")]
     sections = [data["model"], data["data"], study, request.written_search]
@@ -96,8 +99,8 @@ def _question(request: EvaluationSpec, path: Path) -> str:
 
 
 @contextlib.contextmanager
-def _study(storage: str, name: str, request: EvaluationSpec, question: str) -> Any:
-    """Yield the Optuna study of a name, made if it is not there."""
+def _open_study(storage: str, name: str, request: EvaluationSpec, question: str) -> Any:
+    """Yield the Optuna study of a name, created if it does not exist."""
     if is_server(storage):
         raise UsageError(
             "tempopt evaluate works on a database, and a server was given. Give the URL of a database, as in "
@@ -141,10 +144,10 @@ def _search(
     study: optuna.Study, request: EvaluationSpec, model: TrainedModel, on_progress: Callable[[str], None]
 ) -> None:
     for abandoned in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
-        # a program that was ended has left it
+        # left by a program that was ended
         study.tell(abandoned.number, state=TrialState.FAIL)
     complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
-    value_by_key = {_key(_parameters(trial)): trial.value for trial in complete}
+    value_by_key = {_to_key(_read_parameters(trial)): trial.value for trial in complete}
     number, failed = len(complete), 0
 
     def report_value(value: float | None, about: str = "") -> None:
@@ -154,14 +157,14 @@ def _search(
     if not any(trial.user_attrs.get(_IS_REFERENCE) for trial in complete):
         value_by_key |= _evaluate_reference(study, request, model)
         number += 1
-        report_value(value_by_key[_key(request.parameters({}))], " (the spec as it stands)")
+        report_value(value_by_key[_to_key(request.parameters({}))], " (the spec as it stands)")
     while number + failed < request.trials:
         seed = derive(request.spec.study.seed, "evaluate", len(study.get_trials(deepcopy=False)))
         study.sampler = make_sampler(SamplerOrPrunerConfig(name="tpe"), seed=seed) or study.sampler
         trial = study.ask(request.distributions)
         parameters = request.parameters(trial.params)
         trial.set_user_attr(_PARAMETERS, parameters)
-        key = _key(parameters)
+        key = _to_key(parameters)
         if key not in value_by_key:
             try:
                 value_by_key[key] = model.evaluate(parameters).values.get("validate")
@@ -190,14 +193,14 @@ def _evaluate_reference(
         )
     attributes = {_IS_REFERENCE: True, _PARAMETERS: parameters}
     study.add_trial(optuna.trial.create_trial(value=value, user_attrs=attributes))
-    return {_key(parameters): value}
+    return {_to_key(parameters): value}
 
 
-def _parameters(trial: FrozenTrial) -> dict[str, Any]:
+def _read_parameters(trial: FrozenTrial) -> dict[str, Any]:
     return dict(trial.user_attrs.get(_PARAMETERS, {}))
 
 
-def _key(parameters: Mapping[str, Any]) -> str:
+def _to_key(parameters: Mapping[str, Any]) -> str:
     return json.dumps(parameters, sort_keys=True)
 
 
@@ -205,29 +208,33 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
     direction = request.spec.study.direction
     complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
     reference = next(trial for trial in complete if trial.user_attrs.get(_IS_REFERENCE))
-    # the reference goes first, and stays unless another one is better
+    # first, so that the reference wins ties
     ranked = [reference, *(trial for trial in complete if trial is not reference)]
     best = max(ranked, key=lambda trial: to_maximize(trial.value or 0.0, direction))
-    params = _parameters(best)
-    evaluations = {"reference": model.evaluate(_parameters(reference), on_test=True)}
-    is_reference = training_key(params) == training_key(_parameters(reference))
+    params = _read_parameters(best)
+    evaluations = {"reference": model.evaluate(_read_parameters(reference), on_test=True)}
+    is_reference = training_key(params) == training_key(_read_parameters(reference))
     evaluations["best"] = evaluations["reference"] if is_reference else model.evaluate(params, on_test=True)
     generation = {name: value for name, value in params.items() if name in GENERATION}
     if request.searches_both and not is_reference:
-        evaluations["generation"] = model.evaluate({**_parameters(reference), **generation}, on_test=True)
+        evaluations["generation"] = model.evaluate(
+            {**_read_parameters(reference), **generation}, on_test=True
+        )
     is_tested = all("test" in evaluation.values for evaluation in evaluations.values())
     on: On = "test" if is_tested else "validate"
     seed = derive(request.spec.study.seed, "bootstrap")
 
     def gain(name: str, reference_name: str) -> Gain:
-        return _gain(evaluations[name], evaluations[reference_name], on, direction=direction, seed=seed)
+        return _estimate_gain(
+            evaluations[name], evaluations[reference_name], on, direction=direction, seed=seed
+        )
 
     return EvaluationResult(
         name=study.study_name,
         metric=request.spec.study.metric,
         direction=direction,
         params=params,
-        reference_params=_parameters(reference),
+        reference_params=_read_parameters(reference),
         is_reference=is_reference,
         chosen_value=float(best.value or 0.0),
         chosen_reference=float(reference.value or 0.0),
@@ -240,8 +247,8 @@ def _conclude(study: optuna.Study, request: EvaluationSpec, model: TrainedModel)
     )
 
 
-def _gain(best: Measured, reference: Measured, on: On, *, direction: Direction, seed: int) -> Gain:
-    """Return what a parameter set gains over another on the same data, with its interval if there is one."""
+def _estimate_gain(best: Measured, reference: Measured, on: On, *, direction: Direction, seed: int) -> Gain:
+    """Return the gain of a parameter set over another on the same data, with its interval if there is one."""
     value, reference_value = best.values.get(on, math.nan), reference.values.get(on, math.nan)
     best_units, units = best.units.get(on), reference.units.get(on)
     interval: Interval | None = None
@@ -250,7 +257,7 @@ def _gain(best: Measured, reference: Measured, on: On, *, direction: Direction, 
         pairs = list(zip(best_units.values, units.values, strict=True))
         num_changed = sum(a != b for a, b in pairs)
         differences = [to_maximize(a - b, direction) for a, b in pairs]
-        if len(differences) >= FEWEST and all(map(math.isfinite, differences)):
+        if len(differences) >= MIN_UNITS and all(map(math.isfinite, differences)):
             (interval,) = paired_bootstrap([differences], units.sizes, seed=seed)
     return Gain(
         value=value,

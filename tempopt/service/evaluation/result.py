@@ -1,4 +1,4 @@
-"""What the evaluations of trained weights have found: as data, as text and as JSON."""
+"""Result of the evaluations of trained weights: as data, text and JSON."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Any, Literal
 from tempopt.report.finding import DATA, GAIN, NO_GAIN
 from tempopt.report.formatting import finite, temperature_text, value_text_in
 from tempopt.training.messages import UnitKind
-from tempopt.verdict.statistics.bootstrap import CONFIDENCE, FEWEST, Interval
+from tempopt.verdict.statistics.bootstrap import CONFIDENCE, MIN_UNITS, Interval
 from tempopt.verdict.statistics.paired_tests import Direction
 
-_ITEMS = (
+_ITEMS_ADVICE = (
     "Have validation_step return a mapping with one value for each item of the batch under the metric's name"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """What a parameter set gains over another one on the same data.
+    """Gain of a parameter set over another one on the same data.
 
     Args:
-        value: The metric.
-        reference_value: The metric of the other one.
-        gain: How much better it is, > 0 being better.
-        interval: The same with its interval over data; None if there is none.
-        unit: What was resampled; None if the metric is no mean of what was logged by item or batch.
-        num_units: How many there are.
-        num_items: How many items they have together.
-        num_changed: How many of them differ; None if the two did not see the same data in order.
+        value: Its metric.
+        reference_value: Metric of the other one.
+        gain: Difference, > 0 being better.
+        interval: Difference with its confidence interval over data; None if there is none.
+        unit: Unit of resampling; None if the metric is not the mean of values per item or batch.
+        num_units: Number of units.
+        num_items: Number of items in all units.
+        num_changed: Number of units whose metric differs; None if the two did not see the same data in order.
     """
 
     value: float
@@ -48,7 +48,7 @@ class Gain:
         return f"{gain} ({100 * CONFIDENCE:.4g} % interval {low} to {high})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return its documented data; null without an interval."""
+        """Return the documented data; fields of the interval are null without one."""
         return {
             "value": finite(self.value),
             "reference_value": finite(self.reference_value),
@@ -64,25 +64,25 @@ class Gain:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationResult:
-    """What the evaluations of trained weights have found.
+    """Result of the evaluations of trained weights.
 
     Args:
-        name: Name of the Optuna study that has them.
+        name: Name of the Optuna study.
         metric: Name of the metric.
-        direction: Which values of it are better.
-        params: The parameter set with the best value on the validation data; the reference's unless another
+        direction: Direction of the metric.
+        params: The parameter set with the best value on the validation data; the reference unless another
             one is better.
-        reference_params: That of the spec as it stands.
+        reference_params: The parameter set of the unchanged spec.
         is_reference: Whether the two are the same.
-        chosen_value: The metric there on the validation data, the best of all.
-        chosen_reference: The metric of the spec as it stands on the validation data.
-        on: The data that the gain is estimated on: ``test``, or the ``validate`` data that chose it.
-        gain: What the best gains over the spec as it stands on those data, for these weights.
-        generation: Of it, what its generation gains with all else as the spec stands; None unless both are
+        chosen_value: Metric of ``params`` on the validation data, the best of all.
+        chosen_reference: Metric of the reference on the validation data.
+        on: Data on which the gain is estimated: ``test``, or the ``validate`` data on which it was chosen.
+        gain: Gain of the best set over the reference on those data, for these weights.
+        generation: Part of the gain that its generation parameters alone reach; None unless both kinds are
             searched.
-        temperature: What the rest of it gains over that; None with it.
-        trials: How many parameter sets were evaluated on the validation data.
-        left_out: Searched names of the spec that act in training alone.
+        temperature: Further gain of its other parameters; None like ``generation``.
+        trials: Number of parameter sets that were evaluated on the validation data.
+        left_out: Searched names of the spec that act only in training.
     """
 
     name: str
@@ -102,7 +102,7 @@ class EvaluationResult:
 
     @property
     def is_shown(self) -> bool:
-        """Whether a gain is shown: its interval on data that did not choose it is above 0."""
+        """Whether a gain is shown: its interval on the test data is above 0."""
         return self.on == "test" and self.gain.interval is not None and self.gain.interval.low > 0
 
     def to_json(self) -> dict[str, Any]:
@@ -125,8 +125,8 @@ class EvaluationResult:
         }
 
     def lines(self) -> list[str]:
-        """Return what was found, the first line in full words."""
-        lines = [self._headline(), f"  {self._values()}"]
+        """Return the result as lines of text, the headline first."""
+        lines = [self._headline(), f"  {self._values_text()}"]
         if not self.is_reference:
             if self.generation is not None:
                 lines.append(f"  its generation alone, with all else as the spec stands: {self.generation}.")
@@ -159,7 +159,7 @@ class EvaluationResult:
             f"{data}{choice_note}."
         )
 
-    def _values(self) -> str:
+    def _values_text(self) -> str:
         numbers = [("validation", self.chosen_reference, self.chosen_value)]
         if self.on == "test":
             numbers.append(("test", self.gain.reference_value, self.gain.value))
@@ -171,7 +171,7 @@ class EvaluationResult:
         return f"of {self.trials} evaluations, {self.metric} is {'; '.join(texts)}."
 
     def _interval_text(self) -> str:
-        """Return what the interval is of, or why there is none."""
+        """Return the meaning of the interval, or why there is none."""
         gain = self.gain
         if gain.interval is not None:
             units_text = f"{gain.num_units} {gain.unit}"
@@ -182,16 +182,18 @@ class EvaluationResult:
                 "weights, not over seeds: another training of the model may gain another amount."
             )
         if gain.unit is None:
-            return f"no interval: the metric is not the mean of what is logged for each batch. {_ITEMS}."
-        if gain.num_units < FEWEST:
             return (
-                f"no interval: of {gain.unit} there are {gain.num_units}, and it takes {FEWEST} to resample. "
-                f"{_ITEMS}, or use smaller batches."
+                f"no interval: the metric is not the mean of what is logged for each batch. {_ITEMS_ADVICE}."
+            )
+        if gain.num_units < MIN_UNITS:
+            return (
+                f"no interval: of {gain.unit} there are {gain.num_units}, and resampling takes {MIN_UNITS}. "
+                f"{_ITEMS_ADVICE}, or use smaller batches."
             )
         if gain.num_changed is not None:
             return (
                 f"no interval: the metric of {gain.num_changed} of {gain.num_units} {gain.unit} changes, and "
-                f"it takes {FEWEST} that do. Use more data."
+                f"it takes {MIN_UNITS} that do. Use more data."
             )
         return (
             "no interval: the evaluations did not see the same data in the same order. Do not shuffle them."

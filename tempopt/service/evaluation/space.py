@@ -1,4 +1,4 @@
-"""Which part of a study spec an evaluation of trained weights can search, and the spec of one evaluation."""
+"""The spec of an evaluation of trained weights: the part of a study spec that acts without training."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from tempopt.temperature import (
     drop_unused_params,
     split_name,
 )
-from tempopt.temperature.plan import is_own_number
+from tempopt.temperature.plan import is_custom_number
 from tempopt.temperature.plan_parts import GROUPS
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
 
 DEFAULT_SEARCH: dict[str, Any] = {"temperature_init": {"low": 0.25, "high": 4.0, "log": True}}
-"""What is searched where nothing of the section ``search:`` acts in an evaluation."""
+"""Search space if no name of the section ``search:`` acts in an evaluation."""
 
-_IN_TRAINING = GROUPS["schedule"] | GROUPS["level"] - {"temperature_init"}
-_IN_TRAINING |= GROUPS["entropy"] | GROUPS["control"]
-_OPTIMISER = re.compile(
+_TRAINING_PARAMETERS = GROUPS["schedule"] | GROUPS["level"] - {"temperature_init"}
+_TRAINING_PARAMETERS |= GROUPS["entropy"] | GROUPS["control"]
+_OPTIMISER_NAME = re.compile(
     r"(^|[._])(lr|learning_rate|weight_decay|momentum|betas?\d?|label_smoothing|warmup(_steps)?|(\w+_)?dropout(_\w+)?)$"
 )
-_FEWEST = 2
-_UNREAD = ("search", "compare", "temperatures")
+_MIN_TRIALS = 2
+_IGNORED_SECTIONS = ("search", "compare", "temperatures")
 _STUDY_KEYS = ("name", "metric", "direction", "seed", "metric_reads_temperature")
 _REFERENCE_AND_ANOTHER = [
     {"name": "reference", "parameters": {}},
@@ -49,13 +49,13 @@ _REFERENCE_AND_ANOTHER = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSpec:
-    """What is evaluated.
+    """Spec of an evaluation.
 
     Args:
-        spec: The study spec, with model, data and trainer; it searches nothing.
+        spec: The study spec, with model, data and trainer, without a search.
         search: The searched names that act in an evaluation.
         left_out: The searched names of the spec that do not.
-        trials: How many parameter sets are evaluated, the first that of the spec as it stands.
+        trials: Number of parameter sets, the first of which is that of the unchanged spec.
     """
 
     spec: StudySpec
@@ -65,23 +65,23 @@ class EvaluationSpec:
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Optuna's distributions of what is searched."""
+        """Optuna's distributions of the searched names."""
         return distributions(self.search)
 
     @property
     def written_search(self) -> dict[str, Any]:
-        """What is searched, as plain data."""
+        """The search space as plain data."""
         return {name: domain_to_yaml(domain) for name, domain in self.search.items()}
 
     @property
     def searches_both(self) -> bool:
-        """Whether generation is searched beside something else."""
+        """Whether generation parameters and others are searched."""
         return 0 < sum(name in GENERATION for name in self.search) < len(self.search)
 
     def parameters(self, sampled: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the whole parameter set of an evaluation, without what has no effect.
+        """Return the complete parameter set of an evaluation, without parameters that have no effect.
 
-        The normaliser stays that which the model was trained with, unless it is searched.
+        The normaliser is that of the training, unless it is searched.
         """
         fixed = self.spec.fixed_temperatures
         fixed_normalisation = {
@@ -96,27 +96,27 @@ def evaluation_spec(
     overrides: Sequence[str] = (),
     trials: int | None = None,
 ) -> EvaluationSpec:
-    """Return what is evaluated, from a study spec.
+    """Return the spec of an evaluation for a study spec.
 
-    Of the section ``study:`` the name, metric, direction, seed and number of trials are read.
+    Of the section ``study:`` the name, metric, direction, seed and number of trials are used.
 
     Args:
         spec: Loaded, as plain data, the path of a YAML file or the name of a bundled one.
-        overrides: Settings ``a.b=c`` that go over the spec's.
-        trials: How many parameter sets are evaluated; None: ``study.trials``, or 40.
+        overrides: Settings ``a.b=c`` that replace those of the spec.
+        trials: Number of parameter sets; None: ``study.trials``, or 40.
 
     Raises:
-        SpecError: The spec is wrong.
+        SpecError: The spec is invalid.
     """
-    document = _document(spec).with_settings([parse_override(text) for text in overrides])
+    document = _load_document(spec).with_settings([parse_override(text) for text in overrides])
     study = document.data.get("study")
     study = study if isinstance(study, Mapping) else {}
     trainer = document.data.get("trainer") or {}
     if isinstance(trainer, Mapping) and not any(length in trainer for length in LENGTHS):
-        # nothing is trained, so that the spec need not say how long
+        # nothing is trained, so the spec needs no length
         trainer = {**trainer, "max_steps": 1}
     data = {
-        **{name: section for name, section in document.data.items() if name not in _UNREAD},
+        **{name: section for name, section in document.data.items() if name not in _IGNORED_SECTIONS},
         "study": {name: study[name] for name in _STUDY_KEYS if name in study},
         "trainer": trainer,
         "compare": _REFERENCE_AND_ANOTHER,
@@ -125,14 +125,14 @@ def evaluation_spec(
     base = StudySpec.parse(data, source=written)
     data = document.data.get("search") or DEFAULT_SEARCH
     search = _parse_domains(data, base)
-    left_out = tuple(name for name, domain in search.items() if not _acts(name))
+    left_out = tuple(name for name, domain in search.items() if not _acts_in_evaluation(name))
     search = {name: domain for name, domain in search.items() if name not in left_out}
     count = trials if trials is not None else study.get("trials")
     count = 40 if count is None else count
-    if isinstance(count, bool) or not isinstance(count, int) or count < _FEWEST:
+    if isinstance(count, bool) or not isinstance(count, int) or count < _MIN_TRIALS:
         raise SpecError(
-            f"study.trials: given {count!r}. Give a whole number of at least {_FEWEST}: the first evaluation "
-            "is of the spec as it stands."
+            f"study.trials: given {count!r}. Give a whole number of at least {_MIN_TRIALS}: the first "
+            "evaluation is that of the unchanged spec."
         )
     return EvaluationSpec(
         spec=base,
@@ -142,7 +142,7 @@ def evaluation_spec(
     )
 
 
-def _document(spec: StudySpec | Mapping[str, Any] | str | Path) -> YamlDocument:
+def _load_document(spec: StudySpec | Mapping[str, Any] | str | Path) -> YamlDocument:
     if isinstance(spec, str | Path):
         return read(find_spec(spec))
     data = spec.to_json() if isinstance(spec, StudySpec) else dict(spec)
@@ -156,11 +156,11 @@ def _parse_domains(data: object, base: StudySpec) -> dict[str, Domain]:
         raise SpecError(format_error_list("This study spec has", str(error).splitlines())) from None
 
 
-def _acts(name: str) -> bool:
-    """Return whether a searched name can change the evaluation of trained weights, as far as it tells."""
+def _acts_in_evaluation(name: str) -> bool:
+    """Return whether a searched name can change the evaluation of trained weights, judged by the name."""
     # a named temperature acts in training
     temperature, bare = split_name(name)
-    if temperature or bare in TEMPERATURE_PARAMETERS or is_own_number(bare):
-        return not temperature and bare not in _IN_TRAINING and not is_own_number(bare)
+    if temperature or bare in TEMPERATURE_PARAMETERS or is_custom_number(bare):
+        return not temperature and bare not in _TRAINING_PARAMETERS and not is_custom_number(bare)
     section, dot, _ = name.partition(".")
-    return not (dot and section in ("data", "trainer")) and not _OPTIMISER.search(name)
+    return not (dot and section in ("data", "trainer")) and not _OPTIMISER_NAME.search(name)

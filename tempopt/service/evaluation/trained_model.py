@@ -1,4 +1,4 @@
-"""One worker with the trained weights: evaluates parameter sets, one after another."""
+"""A worker with trained weights that evaluates parameter sets, one after another."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class Units:
     """The metric of each item or batch of an evaluation.
 
     Args:
-        kind: Whether they are items or batches.
-        values: The metric of each.
-        sizes: Number of items of each; items that are many are taken together.
+        kind: Items or batches.
+        values: Metric of each unit.
+        sizes: Number of items of each unit; many items are grouped.
     """
 
     kind: UnitKind
@@ -45,17 +45,17 @@ class Units:
     sizes: tuple[float, ...]
 
     def is_paired_with(self, reference: Units) -> bool:
-        """Return whether two evaluations have seen the same data in the same order, as far as sizes tell."""
+        """Return whether two evaluations saw the same data in the same order, judged by kind and sizes."""
         return (self.kind, self.sizes) == (reference.kind, reference.sizes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What one parameter set has measured.
+    """Measurements of one parameter set.
 
     Args:
-        values: The metric by data, ``validate`` and ``test``; empty where it is no finite number.
-        units: The metric of each item or batch by data, where it is their mean.
+        values: The metric by data, ``validate`` and ``test``; empty if it is not finite.
+        units: The metric of each item or batch by data, if the metric is their mean.
     """
 
     values: dict[str, float]
@@ -63,10 +63,10 @@ class Measured:
 
 
 def weights_path(weights: str | Path) -> Path:
-    """Return where the weights lie.
+    """Return the absolute path of the weights.
 
     Raises:
-        UsageError: They are not there.
+        UsageError: The path does not exist.
     """
     path = absolute(str(weights), "--weights").resolve()
     if not path.exists():
@@ -79,7 +79,7 @@ def weights_path(weights: str | Path) -> Path:
 
 
 def digest_of(path: Path) -> str:
-    """Return a text that tells the weights of a file or folder from others."""
+    """Return a hash of the weights in a file or folder."""
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     digest = hashlib.sha256()
     for file in files:
@@ -94,9 +94,9 @@ class TrainedModel:
     """The model of a spec with trained weights.
 
     Args:
-        request: What is evaluated.
-        path: Where the weights lie.
-        worker: Who evaluates.
+        request: Spec of the evaluation.
+        path: File or folder with the weights.
+        worker: The worker.
     """
 
     def __init__(self, request: EvaluationSpec, path: Path, worker: WorkerProcess) -> None:
@@ -106,28 +106,28 @@ class TrainedModel:
         self._seed = derive(request.spec.study.seed, "evaluate")
 
     def check(self) -> None:
-        """Load the weights and evaluate one batch, to find what cannot be evaluated.
+        """Load the weights and evaluate one batch, to find errors early.
 
         Raises:
-            SpecError: The weights or the spec do not fit.
-            StudyFailed: The worker died over it.
+            SpecError: The weights do not fit the spec.
+            StudyFailed: The worker died.
         """
         space = {name: list(domain.probes) for name, domain in self._request.search.items()}
         sampled = {name: values[-1] for name, values in space.items()}
         self._run(self._request.parameters(sampled), ["validate", "test"], is_check=True, space=space)
 
     def evaluate(self, parameters: Mapping[str, Any], *, on_test: bool = False) -> Measured:
-        """Return what a parameter set measures, on the validation data and, where there are any, test data.
+        """Evaluate a parameter set on the validation data and, if requested and available, the test data.
 
         Raises:
             SpecError: The parameters do not fit the model.
-            StudyFailed: The worker died over it.
+            StudyFailed: The worker died.
         """
         data: list[On] = ["validate", "test"] if on_test else ["validate"]
         finished = self._run(parameters, data)
         if finished.state != "complete":
             return Measured(values={}, units={})
-        units = {on: _units(finished, on) for on in data}
+        units = {on: _read_units(finished, on) for on in data}
         return Measured(
             values={on: finished.measurements[on] for on in data if on in finished.measurements},
             units={on: unit for on, unit in units.items() if unit is not None},
@@ -161,7 +161,7 @@ class TrainedModel:
         raise StudyFailed(f"The evaluation crashed: {self._worker.exit_description()}.")
 
 
-def _units(finished: Finished, on: On) -> Units | None:
+def _read_units(finished: Finished, on: On) -> Units | None:
     for kind in UNIT_KINDS:
         curve = finished.curves.get(units_name(on, kind))
         if curve:

@@ -1,1 +1,1 @@
-"""A tempopt server as a client sees it: requests, errors, rows as JSON, checkpoints."""
+"""Client of a tempopt server: requests, errors, rows as JSON, checkpoints."""

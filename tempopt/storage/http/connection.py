@@ -1,6 +1,6 @@
-"""One server and how it is asked: requests with a token, answers as plain data, errors as tempopt's own.
+"""Requests to one server: with a token, answers as plain data, errors as tempopt's own classes.
 
-An error of the server has a stable code, and is raised here as the class that it has on a database.
+An error of the server has a stable code, and is raised as the class that it has with a database.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tempopt.version import __version__
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 60.0
-_AGAIN_SECONDS = (0.1, 0.5)
+_RETRY_SECONDS = (0.1, 0.5)
 
 ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
     (StoreBusy, "storage_busy", 503),
@@ -45,7 +45,7 @@ ERROR_RESPONSES: tuple[tuple[type[TempoptError], str, int], ...] = (
     (StaleAttempt, "stale_attempt", 409),
     (StudyFailed, "study_failed", 409),
 )
-"""Code and status with which a server answers an error: those of the first class that it is of."""
+"""Code and HTTP status of the answer to an error, by class; the first class that matches is used."""
 ERRORS: dict[str, type[TempoptError]] = {
     **{code: error_class for error_class, code, _ in ERROR_RESPONSES},
     "checkpoint_not_found": CheckpointNotFound,
@@ -56,13 +56,13 @@ ERRORS: dict[str, type[TempoptError]] = {
     "token_expired": AccessDenied,
     "token_revoked": AccessDenied,
 }
-"""Stable code of an error in an answer to the class that it is raised as; other codes: UsageError."""
-# a server that fails at one request is asked again: it, or the one that replaces it, may answer then
-_AWAY = (500, 502, 503, 504)
+"""Class of an error by its stable code in an answer; for other codes UsageError is raised."""
+# statuses after which a request is repeated: this server, or one that replaces it, may answer later
+_RETRY_STATUSES = (500, 502, 503, 504)
 
 
-def _bearer(source: Callable[[], str | None]) -> httpx.Auth:
-    """Return what shows the token; a refused one is read again, and shown if it has changed by then."""
+def _build_bearer_auth(source: Callable[[], str | None]) -> httpx.Auth:
+    """Return an authentication by token; a refused token is read again, and used if it has changed."""
 
     class Bearer(httpx.Auth):
         def __init__(self) -> None:
@@ -88,12 +88,12 @@ class ServerConnection:
     """Requests to one server; threads may share it.
 
     Args:
-        url: Of the server, as in ``https://tempopt.example.com``.
-        token: What this client may do, or what returns it: asked again when the server does not know it any
-            more, so that a token in a file can be replaced. None: nothing that asks for a token.
+        url: URL of the server, as in ``https://tempopt.example.com``.
+        token: The token, or a function that returns it, which is called again when the server refuses the
+            token, so that a token in a file can be replaced. None: no token is sent.
 
-    Raises:
-        UsageError: It is no URL of a server, or httpx is not installed.
+        Raises:
+        UsageError: It is not the URL of a server, or httpx is not installed.
     """
 
     def __init__(self, url: str, token: str | Callable[[], str | None] | None) -> None:
@@ -101,7 +101,7 @@ class ServerConnection:
         headers = {"user-agent": f"tempopt/{__version__}", "tempopt-protocol": str(PROTOCOL)}
         verify: Any = os.environ.get("TEMPOPT_SERVER_CA") or True
         timeout = httpx.Timeout(READ_SECONDS, connect=CONNECT_SECONDS)
-        auth = None if token is None else _bearer(token if callable(token) else lambda: token)
+        auth = None if token is None else _build_bearer_auth(token if callable(token) else lambda: token)
         self.client = httpx.Client(
             base_url=self.url, headers=headers, timeout=timeout, verify=verify, auth=auth
         )
@@ -114,11 +114,11 @@ class ServerConnection:
         self.client.close()
 
     def get(self, path: str, **parameters: Any) -> Any:
-        """Return the JSON data that the server has under a path."""
+        """Return the JSON data at a path."""
         return self.request("GET", path, params=parameters)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None, *, timeout: float | None = None) -> Any:
-        """Return what the server answers to a body of JSON data."""
+        """Post a body of JSON data, and return the JSON data of the answer."""
         return self.request("POST", path, json=dict(body or {}), timeout=timeout)
 
     def request(
@@ -130,20 +130,21 @@ class ServerConnection:
         json: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """Return the JSON data of an answer; None if it has none.
+        """Send a request, and return the JSON data of the answer; None if it has none.
 
         Raises:
-            StoreUnreachable: The server, or the database behind it, cannot be reached just now.
-            AccessDenied: The token is missing, wrong, or does not allow this.
-            UsageError: The server refuses the request; the class is that of the same error on a database.
+            StoreUnreachable: The server, or the database behind it, cannot be reached now.
+            AccessDenied: The token is missing, invalid, or does not allow the request.
+            UsageError: The server refuses the request; other errors have the class that they have with a
+                database.
         """
         kwargs: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         if params:
             kwargs["params"] = {name: value for name, value in params.items() if value is not None}
         if json is not None:
             kwargs["json"] = json
-        # what only reads can be asked again: a reply that was lost is nothing that a person has to know
-        pauses = [*_AGAIN_SECONDS] if method == "GET" else []
+        # a request that only reads is repeated silently when its answer is lost
+        pauses = [*_RETRY_SECONDS] if method == "GET" else []
         while True:
             try:
                 answer = self.client.request(method, path, **kwargs)
@@ -161,17 +162,17 @@ class ServerConnection:
 
 
 def error_from_response(url: str, answer: httpx.Response) -> TempoptError:
-    """Return the error that an answer of a server tells of."""
+    """Return the error in an answer of a server."""
     try:
         error = answer.json()["error"]
         code, message = str(error["code"]), str(error["message"])
     except (ValueError, KeyError, TypeError):
-        if answer.status_code in _AWAY:
+        if answer.status_code in _RETRY_STATUSES:
             return StoreUnreachable(f"The server {url} cannot be reached (status {answer.status_code}).")
         return UsageError(
-            f"{url} answered with status {answer.status_code}, and not as a tempopt server does. "
-            "Give the URL under which tempopt serve is reached."
+            f"{url} answered with status {answer.status_code}, but not as a tempopt server. "
+            "Give the URL of tempopt serve."
         )
-    if answer.status_code in _AWAY and code not in ERRORS:
+    if answer.status_code in _RETRY_STATUSES and code not in ERRORS:
         return StoreUnreachable(message)
     return ERRORS.get(code, UsageError)(message)

@@ -1,6 +1,7 @@
-"""The token that a server is shown, and the servers that this user has logged in to; asks no server.
+"""The tokens of servers to which this user has logged in; sends no requests.
 
-They are kept in ``tempopt/servers.json`` below ``XDG_CONFIG_HOME``, else ``~/.config``, for the user alone.
+They are stored in ``tempopt/servers.json`` below ``XDG_CONFIG_HOME``, else ``~/.config``, readable only by
+the user.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tempopt.errors import UsageError
 from tempopt.files import read_text
 from tempopt.storage.http.address import server_url
 
-_LONGEST = 1000
+_MAX_TOKEN_LENGTH = 1000
 
 
 def _warn(text: str) -> None:
@@ -28,11 +29,11 @@ def _warn(text: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """The servers that this user has logged in to.
+    """The servers to which this user has logged in.
 
     Args:
         tokens: Token by URL.
-        default: URL of the one that is meant where no storage is given; None: none is.
+        default: URL of the server that is used where no storage is given; None: there is no default.
     """
 
     tokens: dict[str, str] = field(default_factory=dict, repr=False)
@@ -40,19 +41,19 @@ class Servers:
 
 
 def servers_file() -> Path:
-    """Return the path of the file that holds them, which need not be there."""
+    """Return the path of the file with the servers, which need not exist."""
     base = os.environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path("~/.config").expanduser()) / "tempopt" / "servers.json"
 
 
 def servers(warn: Callable[[str], None] = _warn) -> Servers:
-    """Return the servers that this user has logged in to.
+    """Return the servers to which this user has logged in.
 
     Args:
-        warn: Called with a sentence if others on this machine can read the file.
+        warn: Called with a sentence if other users of this machine can read the file.
 
     Raises:
-        UsageError: The file cannot be read, or is none of tempopt's.
+        UsageError: The file cannot be read, or was not written by tempopt.
     """
     path = servers_file()
     try:
@@ -60,39 +61,41 @@ def servers(warn: Callable[[str], None] = _warn) -> Servers:
             return Servers()
     except OSError:
         return Servers()
-    text = _private(path, "the servers that you have logged in to", warn)
+    text = _read_private_file(path, "the servers that you have logged in to", warn)
     try:
         data: Any = json.loads(text)
         tokens = {str(url): str(entry["token"]) for url, entry in data["servers"].items()}
         default = data.get("default")
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UsageError(f"{path} is not as tempopt login writes it. Remove it and log in again.") from None
+        raise UsageError(f"{path} was not written by tempopt login. Remove it and log in again.") from None
     return Servers(tokens=tokens, default=default if default in tokens else None)
 
 
 def default_server() -> str | None:
-    """Return the URL of the server that this user has logged in to last, None if there is none."""
+    """Return the URL of the server of the last login, None if there is none."""
     return servers(warn=lambda text: None).default
 
 
 def remember(url: str, token: str) -> Path:
-    """Keep the token for a server, which is the default from now on; return the file that holds it."""
+    """Store the token for a server, make it the default server, and return the path of the file."""
     stored_servers = servers(warn=lambda text: None)
-    return _write(Servers(tokens={**stored_servers.tokens, server_url(url): token}, default=server_url(url)))
+    return _write_servers(
+        Servers(tokens={**stored_servers.tokens, server_url(url): token}, default=server_url(url))
+    )
 
 
 def forget(url: str | None) -> str | None:
-    """Forget a server; return its URL, None if there is no login to it.
+    """Remove a server from the file, and return its URL; None if there is no login to it.
 
     Args:
-        url: Of the server; None: the default one.
+        url: URL of the server; None: the default server.
     """
     stored_servers = servers(warn=lambda text: None)
     server = stored_servers.default if url is None else server_url(url)
     if server is None or server not in stored_servers.tokens:
         return None
     tokens = {other_url: token for other_url, token in stored_servers.tokens.items() if other_url != server}
-    _write(
+    _write_servers(
         Servers(tokens=tokens, default=None if stored_servers.default == server else stored_servers.default)
     )
     return server
@@ -101,13 +104,13 @@ def forget(url: str | None) -> str | None:
 def token_for(url: str, file: str | Path | None = None, warn: Callable[[str], None] = _warn) -> str | None:
     """Return the token for a server, None if none is known.
 
-    The first of these counts: the file that is given, TEMPOPT_TOKEN, the file that TEMPOPT_TOKEN_FILE names,
-    what ``tempopt login`` has kept for this URL.
+    The first of these is used: the given file, TEMPOPT_TOKEN, the file that TEMPOPT_TOKEN_FILE names, the
+    token that ``tempopt login`` has stored for this URL.
 
     Args:
-        url: Of the server.
+        url: URL of the server.
         file: A file whose only line is the token.
-        warn: Called with a sentence if others on this machine can read a file.
+        warn: Called with a sentence if other users of this machine can read a file.
 
     Raises:
         UsageError: A file cannot be read, or holds no token.
@@ -122,12 +125,12 @@ def token_for(url: str, file: str | Path | None = None, warn: Callable[[str], No
 
 
 def read_token_file(path: Path, warn: Callable[[str], None] = _warn) -> str:
-    """Return the token that a file holds as its only line.
+    """Return the token that is the only line of a file.
 
     Raises:
-        UsageError: It cannot be read, or holds no token.
+        UsageError: The file cannot be read, or holds no token.
     """
-    return validate_token(_private(path, "one token", warn), str(path))
+    return validate_token(_read_private_file(path, "one token", warn), str(path))
 
 
 def validate_token(text: str, where: str) -> str:
@@ -135,28 +138,35 @@ def validate_token(text: str, where: str) -> str:
 
     Args:
         text: The token.
-        where: Where it was found, for messages.
+        where: Its source, for messages.
 
-    Raises:
-        UsageError: It is none: empty, of several words, or of signs that no header holds.
+        Raises:
+        UsageError: The text is not a token: empty, of several words, or with characters not allowed in a
+            header.
     """
     token = text.strip()
-    if not token or len(token) > _LONGEST or not token.isascii() or not token.isprintable() or " " in token:
+    if (
+        not token
+        or len(token) > _MAX_TOKEN_LENGTH
+        or not token.isascii()
+        or not token.isprintable()
+        or " " in token
+    ):
         raise UsageError(f"{where} holds no token. Give one line, as tempopt token create has printed it.")
     return token
 
 
-def _private(path: Path, holds: str, warn: Callable[[str], None]) -> str:
+def _read_private_file(path: Path, holds: str, warn: Callable[[str], None]) -> str:
     text, mode = read_text(path, holds)
     if os.name == "posix" and mode & (stat.S_IRGRP | stat.S_IROTH):
         warn(
-            f"{path} holds a token that others on this machine can read. "
+            f"{path} holds a token that other users of this machine can read. "
             f"Run: chmod 600 {shlex.quote(str(path))}"
         )
     return text
 
 
-def _write(stored_servers: Servers) -> Path:
+def _write_servers(stored_servers: Servers) -> Path:
     path = servers_file()
     data = {
         "default": stored_servers.default,
@@ -171,7 +181,7 @@ def _write(stored_servers: Servers) -> Path:
         temporary.replace(path)
     except OSError as error:
         raise UsageError(
-            f"{path} cannot be written: {error.strerror}. Set XDG_CONFIG_HOME to a folder that can be."
+            f"{path} cannot be written: {error.strerror}. Set XDG_CONFIG_HOME to a writable folder."
         ) from error
     finally:
         temporary.unlink(missing_ok=True)

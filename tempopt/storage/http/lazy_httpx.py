@@ -1,4 +1,4 @@
-"""httpx, loaded at the first request: only the extra ``server`` installs it."""
+"""httpx, loaded at its first use: only the extra ``server`` installs it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
 
     class _Loader(ModuleType):
-        """Stands for httpx until something of it is used."""
+        """Proxy of httpx that imports it at the first access."""
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
@@ -22,7 +22,7 @@ else:
                 return getattr(importlib.import_module("httpx"), name)
             except ModuleNotFoundError as error:
                 raise missing_extra(
-                    error, "server", {"httpx"}, "A tempopt server is asked by httpx"
+                    error, "server", {"httpx"}, "Requests to a tempopt server use httpx"
                 ) from error
 
     httpx = _Loader("httpx")

@@ -1,4 +1,4 @@
-"""What agents and a server say to each other: the bodies of requests and answers, validated on both sides."""
+"""Bodies of the requests and answers between agents and a server, validated on both sides."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from tempopt.storage.rows import WITHOUT_NUL, Attempt, Step, StudyState, TicketId, is_finite
 
-MOST_CHANGES = 100_000
-LONGEST_WAIT = 30.0
-"""Seconds that a request for a ticket is held back at most until there is one."""
+MAX_CHANGES = 100_000
+MAX_WAIT_SECONDS = 30.0
+"""Maximal seconds for which the answer to a request for a ticket is held back until one may begin."""
 
 AgentName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:+-]{1,150}$", examples=["gpu1:4711:9f86d081:83.1"])]
 Session = Annotated[str, Field(pattern=r"^[A-Za-z0-9]{8,64}$", examples=["5f3a9c0e7b21"])]
@@ -19,16 +19,16 @@ StudyName = Annotated[
 ]
 
 
-def _as_counted(value: float | None) -> float | None:
+def _drop_infinite(value: float | None) -> float | None:
     return value if value is not None and is_finite(value) else None
 
 
-Metric = Annotated[float | None, AfterValidator(_as_counted)]
-"""A metric; null for what is not finite, or counts as that (:func:`tempopt.storage.rows.is_finite`)."""
+Metric = Annotated[float | None, AfterValidator(_drop_infinite)]
+"""A metric; null if it does not count as finite (:func:`tempopt.storage.rows.is_finite`)."""
 
 
 class Body(BaseModel):
-    """A body of plain data; keys that are not known are refused."""
+    """A body of plain data; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -43,7 +43,7 @@ class JoinRequest(Body):
 
 
 class JoinResponse(Body):
-    """What an agent has to know of its study: its row, and how it stands."""
+    """The study's row, and its state for display."""
 
     study: dict[str, Any]
     codes: list[str]
@@ -59,38 +59,38 @@ class Renewal(Body):
 
 
 class RunReports(Body):
-    """What counts of a run's reports so far, earlier attempts included; null for what is not finite."""
+    """The reports of a run that count, earlier attempts included; null for values that are not finite."""
 
     attempt: Attempt
     total_steps: Step | None = None
-    reports: Annotated[list[tuple[Step, Metric]], Field(max_length=MOST_CHANGES)] = []
+    reports: Annotated[list[tuple[Step, Metric]], Field(max_length=MAX_CHANGES)] = []
 
 
 class TakeRequest(Body):
-    """An agent has room for a run.
+    """An agent requests a ticket.
 
     Args:
-        held_ticket_ids: Ids of the tickets that it knows it holds.
-        wait: Seconds that the answer may be held back until there is one.
+        held_ticket_ids: Ids of the tickets that the agent knows that it holds.
+        wait: Seconds for which the answer may be held back until a ticket may begin.
     """
 
     held_ticket_ids: Annotated[list[TicketId], Field(max_length=4096)] = []
-    wait: Annotated[float, Field(ge=0, le=LONGEST_WAIT)] = 0.0
+    wait: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
 
 
 class SyncRequest(Body):
-    """What happened to an agent's runs, the leases that they have earned, and the ticket that it would take.
+    """Changes of an agent's runs, leases to renew, and a request for a ticket.
 
-    All of it may be said again: a change that was written is accepted and changes nothing.
+    The request can be repeated: a change that is already written is accepted and has no effect.
 
     Args:
-        study_id: Id of the study, as its row told; another study of the same name is none of the agent's.
+        study_id: Id of the study; refused if another study has the name by now.
         changes: In the order in which they happened, each with its ``type``, as in RunStarted
             (:data:`tempopt.storage.changes.Change`).
-        renew: Runs that have made a step, by the id of their ticket.
-        lease: Seconds that these have for the next.
-        runs: What counts of the reports of the runs that the changes are about, by the id of their ticket.
-        dead: Whether the agent has died, and another on its machine delivers what it could not.
+        renew: Runs that have made progress, by ticket id.
+        lease: Seconds of their new leases.
+        runs: Reports of the runs that have changes, by ticket id.
+        dead: Whether the agent has died, and another agent on its machine delivers its changes.
     """
 
     study: StudyName
@@ -98,7 +98,7 @@ class SyncRequest(Body):
     agent: AgentName
     session: Session
     workers: Annotated[int, Field(ge=1, le=4096)] = 1
-    changes: Annotated[list[dict[str, Any]], Field(max_length=MOST_CHANGES)] = []
+    changes: Annotated[list[dict[str, Any]], Field(max_length=MAX_CHANGES)] = []
     renew: dict[TicketId, Renewal] = {}
     lease: Annotated[float, Field(gt=0, le=86_400.0)] = 60.0
     runs: dict[TicketId, RunReports] = {}
@@ -107,13 +107,14 @@ class SyncRequest(Body):
 
 
 class TakeResponse(Body):
-    """A ticket, with what a worker is to do.
+    """A ticket, with the request for a worker.
 
     Args:
         ticket: Its row.
-        request: The request for a worker, but for what is the agent's: program, folder, share of a card.
-        reports: What earlier attempts have reported, step and value.
-        pruned: Whether the pruner ends the run by these.
+        request: The request for a worker, without the fields that the agent adds: program, folder, share of a
+            GPU.
+        reports: Reports of earlier attempts, step and value.
+        pruned: Whether the pruner ends the run by these reports.
     """
 
     ticket: dict[str, Any]
@@ -123,18 +124,18 @@ class TakeResponse(Body):
 
 
 class SyncResponse(Body):
-    """What became of it.
+    """The answer to a :class:`SyncRequest`.
 
     Args:
-        refused: Tickets that are others' by now: what was said of them was discarded, and so should their
-            runs be.
-        pruned: Step of the report at which a run is pruned, by the id of its ticket: it is to end.
+        refused: Ids of tickets that other agents hold by now: their changes were discarded, and their runs
+            should be, too.
+        pruned: Step of the report at which a run is pruned and has to end, by ticket id.
         state: State of the study.
         version: Version of its tickets.
-        age: Seconds since it was begun.
+        age: Seconds since it was created.
         over: Whether nothing is left to do.
-        claim: The ticket that was taken; None: none was wanted, or there is none just now.
-        snapshot: How the study stands, for people.
+        claim: The ticket that was claimed; None: none was requested, or none may begin now.
+        snapshot: State of the study, for display.
     """
 
     refused: list[int] = []
@@ -148,7 +149,7 @@ class SyncResponse(Body):
 
 
 class Leave(Body):
-    """An agent leaves: what it was given a moment ago waits again, and no failure is counted."""
+    """An agent leaves: its tickets wait again, and no failure is counted."""
 
     study: StudyName
     study_id: TicketId
@@ -157,7 +158,7 @@ class Leave(Body):
 
 
 class LeaveResponse(Body):
-    """How many tickets wait again."""
+    """The number of tickets that wait again."""
 
     released: int
     status: Literal["left"] = "left"

@@ -1,6 +1,6 @@
-"""RemoteStore: a store behind a server, read over HTTP; what is written goes by the verbs of the server.
+"""RemoteStore: a store behind a server, read over HTTP; changes are made by requests to the server.
 
-What it returns is what the store in a database returns, so whatever reads one reads the other.
+Its methods return the same as those of the store in a database.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tempopt.storage.http.wire import deserialize, measurements_from_plain
 from tempopt.storage.rows import JobRow, Kind, LogRow, Measurement, StudyRow, StudySummary, TicketRow
 from tempopt.storage.store import Store
 
-# A request's line has an end; so many ids fit well.
-_MANY = 200
+# Number of ids in one request, whose URL has a limited length.
+_MAX_IDS = 200
 
 
 class RemoteStore(Store):
-    """The studies behind one server, to be read; threads may share it.
+    """The studies behind one server, read-only; threads may share it.
 
-    Every method that reads does so as on a database. It raises StoreUnreachable when the server cannot be
-    reached, and AccessDenied when the token does not allow it. Those that write raise UsageError.
+    Methods that read raise StoreUnreachable when the server cannot be reached, and AccessDenied when the
+    token does not allow it. Methods that write raise UsageError.
 
     Args:
         server: The server, with a token; closed with the store.
-        token: That token, if the program was given it and no other can find it; None: others can.
+        token: The token, if it was passed to this program and is not stored; None: other programs find it.
     """
 
     def __init__(self, server: ServerConnection, token: str | None = None) -> None:
@@ -39,13 +39,13 @@ class RemoteStore(Store):
 
     @classmethod
     def at(cls, url: str, token: str | None = None) -> Self:
-        """Return the store behind the server at a URL, which is not asked yet.
+        """Return the store behind the server at a URL, without a request.
 
         Args:
-            token: What this client may do; None: the one that is known for this server
+        token: The token; None: the one that is stored for this server
                 (:func:`tempopt.storage.http.credentials.token_for`).
         """
-        # one in a file may be replaced while a study is looked at
+        # a token in a file may be replaced while a study is displayed
         return cls(ServerConnection(url, (lambda: token_for(url)) if token is None else token), token)
 
     @property
@@ -55,7 +55,7 @@ class RemoteStore(Store):
 
     @property
     def masked_url(self) -> str:
-        """The URL of the server: there is no password in it."""
+        """The URL of the server, which holds no password."""
         return self.server.url
 
     def __repr__(self) -> str:
@@ -66,17 +66,17 @@ class RemoteStore(Store):
         self.server.close()
 
     def ask(self, name: str, verb: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Return what the server answers, as plain data, when it is asked to do something to a study.
+        """Request an action on a study, and return the server's answer as plain data.
 
         Args:
             name: Name of the study.
-            verb: As in the path: ``pause``, ``stop``, ``resume``, ``enqueue``, ``gc``.
-            body: What is asked, as plain data.
+            verb: Action, as in the path: ``pause``, ``stop``, ``resume``, ``enqueue``, ``gc``.
+            body: Arguments of the action, as plain data.
         """
         return self.server.post(study_path(name, verb), body)
 
     def ask_to_delete(self, name: str, *, force: bool) -> Any:
-        """Delete a study, even at work if forced; return the result as plain data."""
+        """Delete a study, with ``force`` even while agents work on it; return the result as plain data."""
         return self.server.request("DELETE", study_path(name), params={"force": force})
 
     # ---- reading
@@ -92,7 +92,7 @@ class RemoteStore(Store):
         return rows
 
     def warm_start(self, study_id: int) -> list[Any]:
-        prior_runs: list[Any] = self._of(study_id, "warm-start")
+        prior_runs: list[Any] = self._get_resource(study_id, "warm-start")
         return prior_runs
 
     def jobs(self, name: str) -> list[JobRow]:
@@ -102,14 +102,14 @@ class RemoteStore(Store):
         kind_names = None if kinds is None else list(kinds)
         if kind_names == []:
             return []
-        return deserialize(list[TicketRow], self._of(study_id, "tickets", kinds=kind_names))
+        return deserialize(list[TicketRow], self._get_resource(study_id, "tickets", kinds=kind_names))
 
     def ticket(self, study_id: int, kind: Kind, number: int) -> TicketRow | None:
         return next((ticket for ticket in self.tickets(study_id, [kind]) if ticket.number == number), None)
 
     def news(self, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
         starts = [f"{kind}:{first_number}" for kind, first_number in since.items()]
-        return deserialize(StudyDelta, self._of(study_id, "news", since=starts or ["none"]))
+        return deserialize(StudyDelta, self._get_resource(study_id, "news", since=starts or ["none"]))
 
     def measurements(
         self,
@@ -122,47 +122,47 @@ class RemoteStore(Store):
         name_list = None if names is None else list(names)
         if name_list == []:
             return []
-        parts = self._in_parts(
+        parts = self._iter_parts(
             study_id, "measurements", ticket_ids, names=name_list, prefixes=list(prefixes) or None
         )
         return [measurement for part in parts for measurement in measurements_from_plain(part)]
 
     def logs(self, study_id: int, ticket_ids: Iterable[int] | None = None) -> list[LogRow]:
         logs: list[LogRow] = []
-        for part in self._in_parts(study_id, "logs", ticket_ids):
+        for part in self._iter_parts(study_id, "logs", ticket_ids):
             logs += deserialize(list[LogRow], part)
         return logs
 
     def attention_maps(self, study_id: int, ticket_ids: Iterable[int]) -> dict[int, Any]:
-        parts = self._in_parts(study_id, "maps", ticket_ids)
+        parts = self._iter_parts(study_id, "maps", ticket_ids)
         return {int(ticket): maps for part in parts for ticket, maps in part.items()}
 
-    def _in_parts(
+    def _iter_parts(
         self, study_id: int, what: str, ticket_ids: Iterable[int] | None, **params: Any
     ) -> Iterator[Any]:
-        """Yield what the server tells of tickets, asked about so many at a time as one request may name."""
+        """Yield the server's answers about tickets, in requests of at most ``_MAX_IDS`` ids."""
         if ticket_ids is None:
-            yield self._of(study_id, what, **params)
+            yield self._get_resource(study_id, what, **params)
             return
         ids = sorted(set(ticket_ids))
-        for start in range(0, len(ids), _MANY):
-            yield self._of(study_id, what, ids=ids[start : start + _MANY], **params)
+        for start in range(0, len(ids), _MAX_IDS):
+            yield self._get_resource(study_id, what, ids=ids[start : start + _MAX_IDS], **params)
 
-    def _of(self, study_id: int, what: str, **params: Any) -> Any:
-        """Return what the server tells of a study, refused if another one has its name by now."""
+    def _get_resource(self, study_id: int, what: str, **params: Any) -> Any:
+        """Return a resource of a study; refused if another study has its name by now."""
         if study_id not in self._names:
             self.list_studies()
         name = self._names.get(study_id)
         if name is None:
-            raise StudyNotFound(f"Study {study_id} has been deleted meanwhile.")
+            raise StudyNotFound(f"Study {study_id} has been deleted.")
         return self.server.get(study_path(name, what), study=study_id, **params)
 
-    # ---- what only agents on a database, and the server itself, may do
+    # ---- only for agents with access to the database, and for the server itself
 
     def _refuse_access(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise UsageError(
-            f"{self.url} is a tempopt server, and this writes to the database itself. Ask the server "
-            "for it: tempopt search, resume, pause, stop, delete and gc do, and so does tempopt.connect."
+            f"{self.url} is a tempopt server, and this call writes to the database itself. Use requests "
+            "to the server: tempopt search, resume, pause, stop, delete and gc, or tempopt.connect."
         )
 
     create_study = import_study = set_state = set_spec = set_checkpoints = delete_study = _refuse_access

@@ -1,6 +1,6 @@
-"""Rows and changes as plain JSON data, for requests and answers; what comes in is validated.
+"""Convert rows and changes to plain JSON data and back, with validation.
 
-NaN is null in JSON: a measurement that is not finite comes back as NaN.
+NaN is null in JSON: a measurement that is not finite is read as NaN.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tempopt.storage.rows import Measurement
 T = TypeVar("T")
 
 PROTOCOL = 1
-"""Version of what agents and servers say to each other; a server also serves agents of the one before."""
+"""Version of the protocol; a server also serves agents of the version before."""
 
 _CHANGES: dict[str, type[Change]] = {change_type.__name__: change_type for change_type in get_args(Change)}
-_LARGEST = 2**63 - 1
-"""The largest whole number anywhere in a change: seeds are among the attributes of a run."""
+_MAX_INTEGER = 2**63 - 1
+"""The largest integer in a change: seeds are among the attributes of a run."""
 
 
 _adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
@@ -36,10 +36,10 @@ def serialize(value: Any, kind: Any = None) -> Any:
 
 
 def deserialize(kind: type[T] | Any, data: Any) -> T:
-    """Return rows of a kind, validated.
+    """Return rows of a type from plain data, validated.
 
     Raises:
-        UsageError: The data are none of that kind.
+        UsageError: The data have another type.
     """
     try:
         value: T = _adapter(kind).validate_python(data)
@@ -51,14 +51,14 @@ def deserialize(kind: type[T] | Any, data: Any) -> T:
 
 
 def measurements_to_plain(rows: Iterable[Measurement]) -> list[list[Any]]:
-    """Return measurements as lists of ticket id, step, name and value: keys of so many cost bytes."""
+    """Return measurements as lists of ticket id, step, name and value; without keys, to save bytes."""
     return [
         [row.ticket_id, row.step, row.name, row.value if math.isfinite(row.value) else None] for row in rows
     ]
 
 
 def measurements_from_plain(data: Iterable[Sequence[Any]]) -> list[Measurement]:
-    """Return the measurements that :func:`measurements_to_plain` has written."""
+    """Return the measurements of the output of :func:`measurements_to_plain`."""
     return [
         Measurement(ticket_id=ticket, step=step, name=name, value=math.nan if value is None else float(value))
         for ticket, step, name, value in data
@@ -66,15 +66,15 @@ def measurements_from_plain(data: Iterable[Sequence[Any]]) -> list[Measurement]:
 
 
 def change_to_plain(change: Change) -> dict[str, Any]:
-    """Return a change as plain data, with its type by name."""
+    """Return a change as plain data, with the name of its type."""
     return {"type": type(change).__name__, **serialize(change)}
 
 
 def change_from_plain(data: dict[str, Any]) -> Change:
-    """Return the change that :func:`change_to_plain` has written, validated.
+    """Return the change of an output of :func:`change_to_plain`, validated.
 
     Raises:
-        UsageError: It is none, or holds what no run can have done and no database holds.
+        UsageError: It is not a change, or has a value that is impossible or cannot be stored.
     """
     fields = dict(data)
     kind = _CHANGES.get(str(fields.pop("type", None)))
@@ -89,7 +89,7 @@ def change_from_plain(data: dict[str, Any]) -> Change:
     change: Change = deserialize(kind, fields)
     if isinstance(change, RunEnded):
         if any(measurement.ticket_id != change.ticket_id for measurement in change.outcomes.measurements):
-            raise UsageError(f"Of ticket {change.ticket_id} measurements of another ticket were told.")
+            raise UsageError(f"The change of ticket {change.ticket_id} has measurements of another ticket.")
     return change
 
 
@@ -99,24 +99,24 @@ def _check_numbers(data: Any) -> None:
         node = stack.pop()
         if isinstance(node, dict | list):
             stack += node.values() if isinstance(node, dict) else node
-        elif isinstance(node, int) and abs(node) > _LARGEST:
-            raise UsageError(f"A whole number in a change is beyond {_LARGEST}, the largest.")
+        elif isinstance(node, int) and abs(node) > _MAX_INTEGER:
+            raise UsageError(f"An integer in a change exceeds {_MAX_INTEGER}.")
         elif isinstance(node, float) and not math.isfinite(node):
-            raise UsageError("A number in a change is not finite. Give null where a value is none.")
+            raise UsageError("A number in a change is not finite. Give null instead.")
 
 
 def changes_from_plain(data: Sequence[dict[str, Any]]) -> list[Change]:
-    """Return changes in their order, validated.
+    """Return changes from plain data, in order, validated.
 
     Raises:
-        UsageError: One of them is none, or happens to an attempt after its end.
+        UsageError: One is not a change, or belongs to an attempt after its end.
     """
     changes: list[Change] = []
     ended_attempts: set[tuple[int, int]] = set()
     for change in map(change_from_plain, data):
         attempt = (change.ticket_id, change.attempt)
         if attempt in ended_attempts:
-            raise UsageError(f"Something happens to ticket {attempt[0]} after the end of its attempt.")
+            raise UsageError(f"A change of ticket {attempt[0]} comes after the end of its attempt.")
         if isinstance(change, RunEnded | AttemptLost | AttemptReleased):
             ended_attempts.add(attempt)
         changes.append(change)

@@ -1,4 +1,4 @@
-"""What alembic runs: the migrations, on the connection and in the transaction that it is given."""
+"""Run the migrations, on the connection and in the transaction that alembic's config has."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Bootstrap intervals of paired mean differences over data: items, or batches with their sizes.
 
-The interval is of what was measured once on each unit, as one model evaluated twice on the same items.
+The interval is for values measured once on each unit, such as one model evaluated twice on the same items.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from scipy.stats import norm, t
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
-FEWEST = 10
-"""Units below which there is no interval, and units that differ: too few to say how much they vary."""
+MIN_UNITS = 10
+"""Smallest number of units, and of units that differ, with an interval: fewer do not show the variance."""
 
 _AT_ONCE = 2_000_000
 
@@ -47,33 +47,33 @@ def paired_bootstrap(
     """Return the intervals of several mean differences on the same units, by resampling the units.
 
     Units are drawn with replacement, each with its weight, and all differences are averaged on the same
-    draws. The ends are percentiles at levels that allow for the number of units (Hesterberg 2015, "What
+    draws. The ends are percentiles at levels adjusted for the number of units (Hesterberg 2015, "What
     teachers should know about the bootstrap"), without which intervals are too short for few units: for
-    normal differences they are about those of Student's t.
+    normal differences they are close to those of Student's t.
 
-    A row of which fewer than ``FEWEST`` differences are not 0 has no interval, as where a temperature changes
-    the answers to a few items alone: resampling them would give one that is far too short.
+    A row with fewer than ``MIN_UNITS`` differences other than 0 has no interval, as where a temperature
+    changes the answers to a few items only: resampling these would give an interval that is far too short.
 
     Args:
         differences: Several rows of values, one for each unit.
         weights: Size of each unit, > 0, as the number of its items.
-        seed: All draws follow from it, 0 <= seed < 2**64.
+        seed: Seed of all draws, 0 <= seed < 2**64.
         resamples: Number of draws.
-        confidence: Coverage that is asked for, in (0, 1).
+        confidence: Coverage of the interval, in (0, 1).
 
     Raises:
-        ValueError: There are fewer than ``FEWEST`` units, or as many weights as units are not given.
+        ValueError: There are fewer than ``MIN_UNITS`` units, or not as many weights as units.
     """
     values_DU = np.asarray(differences, dtype=np.float64)
     weights_U = np.asarray(weights, dtype=np.float64)
     units = len(weights_U)
-    if units < FEWEST or values_DU.ndim != 2 or values_DU.shape[1] != units:
-        raise ValueError(f"given {units} units and values of shape {values_DU.shape}; at least {FEWEST}.")
+    if units < MIN_UNITS or values_DU.ndim != 2 or values_DU.shape[1] != units:
+        raise ValueError(f"given {units} units and values of shape {values_DU.shape}; at least {MIN_UNITS}.")
     means_DR = _resample_means(values_DU, weights_U, np.random.default_rng(seed), resamples)
     tail = float(norm.cdf(math.sqrt(units / (units - 1)) * t.ppf((1 - confidence) / 2, units - 1)))
     low_D, high_D = np.quantile(means_DR, (tail, 1 - tail), axis=1)
     mean_D = values_DU @ weights_U / weights_U.sum()
-    is_enough_D = np.count_nonzero(values_DU, axis=1) >= FEWEST
+    is_enough_D = np.count_nonzero(values_DU, axis=1) >= MIN_UNITS
     return [
         Interval(difference=float(difference), low=float(low), high=float(high)) if is_enough else None
         for difference, low, high, is_enough in zip(mean_D, low_D, high_D, is_enough_D, strict=True)

@@ -1,4 +1,4 @@
-"""How often runs of two arms failed: each arm's rate with its interval, and whether they differ."""
+"""Failure rates of two arms with their intervals, and a test of whether they differ."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """How often runs failed.
+    """Failure rate of runs.
 
     Args:
-        failed: Runs that failed.
-        runs: All runs, >= 1.
-        low: Lower end of the interval of the chance to fail, in [0, 1].
+        failed: Number of failed runs.
+        runs: Number of runs, >= 1.
+        low: Lower end of the interval of the failure probability, in [0, 1].
         high: Upper end.
     """
 
@@ -26,12 +26,12 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRates:
-    """How often the runs of an arm and of its reference failed.
+    """Failure rates of an arm and of its reference.
 
     Args:
-        arm: Of the arm.
-        reference: Of the reference.
-        p_value: Two-sided, of both failing equally often.
+        arm: Rate of the arm.
+        reference: Rate of the reference.
+        p_value: Two-sided p of equal failure probabilities.
     """
 
     arm: Rate
@@ -42,16 +42,16 @@ class FailureRates:
 def failure_rates(
     failed_arm: Sequence[bool], failed_reference: Sequence[bool], *, alpha: float
 ) -> FailureRates:
-    """Compare how often two arms failed on the same pairs.
+    """Compare the failure rates of two arms on the same pairs.
 
-    Intervals are those of Clopper and Pearson (1934), p is McNemar's exact one: of the pairs on which one arm
-    failed, either is as likely to be the one. All is exact, so with few failures intervals are wide and p
-    is large.
+    Intervals are those of Clopper and Pearson (1934), p is that of McNemar's exact test: of the pairs on
+    which exactly one arm failed, either arm is equally likely. Both are exact, so with few failures intervals
+    are wide and p is large.
 
     Args:
         failed_arm: Whether the arm failed, one for each pair.
         failed_reference: Whether the reference failed on the same pairs.
-        alpha: What an interval misses, at most, in (0, 1).
+        alpha: Largest probability that an interval misses the truth, in (0, 1).
     """
     assert 0 < len(failed_arm) == len(failed_reference) and 0 < alpha < 1, alpha
     from scipy.special import bdtr
@@ -68,11 +68,11 @@ def failure_rates(
 def unpaired_failure_rates(
     failed_arm: Sequence[bool], failed_reference: Sequence[bool], *, alpha: float
 ) -> FailureRates:
-    """Compare how often two arms failed on different seeds, by Fisher's exact test (1922).
+    """Compare the failure rates of two arms on different seeds, by Fisher's exact test (1922).
 
     Args:
         failed_arm: Whether the arm failed, one for each of its runs.
-        failed_reference: The same of the reference.
+        failed_reference: Whether the reference failed, one for each of its runs.
         alpha: As in :func:`failure_rates`.
     """
     assert failed_arm and failed_reference and 0 < alpha < 1, alpha

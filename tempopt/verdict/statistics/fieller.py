@@ -1,4 +1,4 @@
-"""What one gain is of another: the ratio of two means over the same pairs, with its interval."""
+"""One gain as a share of another: the ratio of two means over the same pairs, with its interval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 _ROUNDING = 1e-9
-"""Means this small, relative to the values, are zero but for rounding."""
+"""Means this small, relative to the values, count as zero."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,7 @@ class Ratio:
 
     Args:
         ratio: Mean of the numerators over that of the denominators; nan if the latter is zero.
-        low: Lower end of the interval; -inf where nothing bounds it.
+        low: Lower end of the interval; -inf if there is no bound.
         high: Upper end, or inf.
     """
 
@@ -29,20 +29,20 @@ class Ratio:
 def fieller(numerators: Sequence[float], denominators: Sequence[float], *, alpha: float) -> Ratio:
     """Return the ratio of the means of paired values, with Fieller's interval (Fieller 1954).
 
-    It holds every ratio ρ for which Student's test does not tell the mean of numerator - ρ · denominator from
-    zero, so that what the two share by pair is allowed for. Where the denominators' mean cannot be told from
-    zero at this level, those ratios are all numbers, or all but a stretch in the middle: nothing is known
-    then, and the interval is (-inf, inf). One pair tells nothing either. Numerators that are exactly
-    proportional to denominators leave nothing open, and the interval is the ratio itself.
+    The interval contains every ratio ρ for which Student's test does not reject that the mean of numerator -
+    ρ · denominator is zero, so that the correlation of both by pair is accounted for. If the denominators'
+    mean is not significantly different from zero at this level, these ratios are all numbers, or all outside
+    of an interval: nothing is known then, and the interval is (-inf, inf). The same holds for one pair. If
+    numerators are exactly proportional to denominators, the interval is the ratio itself.
 
     Args:
         numerators: One for each pair, finite.
         denominators: One for each pair, finite.
-        alpha: What the interval misses, in (0, 1).
+        alpha: Probability that the interval misses the truth, in (0, 1).
     """
     assert 0 < len(numerators) == len(denominators), "a ratio needs as many numerators as denominators"
     assert all(map(math.isfinite, (*numerators, *denominators))) and 0 < alpha < 1, alpha
-    # squares of what is very large or very small leave the range of floats; powers of 2 are exact
+    # squares of very large or small numbers would leave the range of floats; powers of 2 are exact
     exponent = math.frexp(max(map(abs, (*numerators, *denominators))))[1]
     numerators = [math.ldexp(value, -exponent) for value in numerators]
     denominators = [math.ldexp(value, -exponent) for value in denominators]
@@ -59,10 +59,11 @@ def fieller(numerators: Sequence[float], denominators: Sequence[float], *, alpha
 
 
 def _deviations(rests: Sequence[float], denominators: Sequence[float], alpha: float) -> tuple[float, float]:
-    """Return by how much the ends of the interval differ from the ratio.
+    """Return the distances of the ends of the interval from the ratio.
 
-    With e = numerator - ratio · denominator, of mean zero, and δ = ρ - ratio, what is not rejected is
-    (δ · d̄)² <= c (s_ee - 2 δ s_ed + δ² s_dd) where c = t² / n: a quadratic that has no cancellation left.
+    With e = numerator - ratio · denominator, of mean zero, and δ = ρ - ratio, the values that are not
+    rejected fulfil (δ · d̄)² <= c (s_ee - 2 δ s_ed + δ² s_dd) where c = t² / n: a quadratic without
+    cancellation.
     """
     from scipy.special import stdtrit
 

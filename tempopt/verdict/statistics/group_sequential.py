@@ -1,10 +1,10 @@
-"""Group-sequential t test: exact boundaries for several looks at the data, and how a level is spent.
+"""Group-sequential t test: exact boundaries for several looks at the data, and spending of the level.
 
-Pairs come in groups, and after each group Student's test may end it. Successive t statistics of normal
-differences are no sums of known variance, and boundaries that take them for such keep the level only nearly
-with four or eight pairs. They follow exactly from one dimension: R_n = Σd / √(n Σd²), of which t is a
-function, is the cosine between the differences and (1, ..., 1), whose direction is uniform where the truth is
-zero, and R at successive looks is a Markov chain, whatever the standard deviation. Knows nothing of arms or
+Pairs come in groups, and after each group Student's test may end the test. Successive t statistics of normal
+differences are not sums with known variance, and boundaries that assume this keep the level only
+approximately with four or eight pairs. Exact ones follow in one dimension: R_n = Σd / √(n Σd²), of which t is
+a function, is the cosine between the differences and (1, ..., 1), whose direction is uniform under the null
+hypothesis, and R at successive looks is a Markov chain for any standard deviation. Independent of arms and
 seeds.
 """
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Floats = NDArray[np.float64]
+    FloatArray = NDArray[np.float64]
 
 Look = tuple[int, float]
-"""Usable pairs at a look, and the share of the level that is spent by then, in (0, 1]; both ascend."""
+"""Number of usable pairs at a look, and the share of the level that is spent by then, in (0, 1]; both ascend.
+"""
 
 _REACH = 7.5
 _CELLS = 400
 _SCORES = np.linspace(-_REACH, _REACH, _CELLS + 1)
 _STEP = 2 * _REACH / _CELLS
-"""The grid on which a look's t statistic is known: normal scores of its one-sided p, from 1 - 3e-14 to
-3e-14."""
+"""Step of the grid for a look's t statistic: normal scores of its one-sided p, from 1 - 3e-14 to 3e-14."""
 
 _MASS = np.diff([math.erfc(-score / math.sqrt(2)) / 2 for score in _SCORES])
 _FINE = 24
@@ -44,12 +44,12 @@ _LEVELS = np.linspace(-_REACH, _REACH, 601)
 
 
 def alpha_spending(pairs: int, max_pairs: int) -> float:
-    """Return the share of the level that is spent by a look at so many pairs: (pairs / max_pairs)^1.5.
+    """Return the share of the level that a look at ``pairs`` pairs spends: (pairs / max_pairs)^1.5.
 
     Chosen among powers (Kim & DeMets 1987) and the shapes of Pocock and O'Brien and Fleming (Lan & DeMets
-    1983) for trainings that are dear: looks at 4, 8, 12 and 16 pairs, given up where the gain is not above
-    zero. Power, and pairs trained on average, where the gain is so many standard deviations of a pair's
-    difference:
+    1983) for expensive trainings: looks at 4, 8, 12 and 16 pairs, stopped where the gain is not above zero.
+    The columns are gains in standard deviations of a pair's difference; a cell has the power and the mean
+    number of trained pairs:
 
     ====================  ==========  ==========  ==========  ==========  =========
     spent                 0           0.5         1           1.5         2.5
@@ -63,12 +63,13 @@ def alpha_spending(pairs: int, max_pairs: int) -> float:
     O'Brien and Fleming   2.4 %, 8.7  43 %, 13.0  94 %, 12.1  100 %, 10   100 %, 8.1
     ====================  ==========  ==========  ==========  ==========  =========
 
-    A large gain ends after fewer than eight pairs, one of a standard deviation is found nearly as often as by
-    sixteen; and what flatter shapes save beyond that, they take from small gains. (benchmarks/sequential.py)
+    A large gain ends after fewer than eight pairs, and a gain of one standard deviation is found nearly as
+    often as with sixteen. What flatter shapes save beyond that reduces the power for small gains.
+    (benchmarks/sequential.py)
 
     Args:
-        pairs: Pairs that are there, >= 1.
-        max_pairs: Pairs at which the test ends at the latest, >= 1.
+        pairs: Number of complete pairs, >= 1.
+        max_pairs: Largest number of pairs of the test, >= 1.
 
     Returns:
         A share in (0, 1]; 1 from ``max_pairs`` on.
@@ -80,27 +81,27 @@ def alpha_spending(pairs: int, max_pairs: int) -> float:
 def increment(looks: tuple[Look, ...]) -> float:
     """Return the share of the level that the last look alone may spend.
 
-    Looks at no more pairs than before, since all new ones were lost, count as one with the last.
+    A look without new pairs, since all were lost, counts as one with the look before.
 
     Args:
         looks: Looks up to the present one, at least one.
     """
-    _check(looks)
+    _check_looks(looks)
     return looks[-1][1] - max((share for pairs, share in looks if pairs < looks[-1][0]), default=0.0)
 
 
 def boundaries(looks: tuple[Look, ...], alpha: float) -> tuple[float, ...]:
-    """Return the two-sided p of the plain t test that has to be undercut at each look.
+    """Return the two-sided p of the plain t test below which each look is significant.
 
-    Each side spends half of the level: the chance that a side is crossed at look i and at none before is
-    α/2 · (f_i - f_(i-1)), exactly to about 1e-5 of itself. (Lan & DeMets 1983 for the spending; crossing
-    one side and later the other is counted twice, which at α = 0.05 is less than a millionth.)
+    Each side spends half of the level: the probability that a side is crossed at look i and at none before is
+    α/2 · (f_i - f_(i-1)), exactly to a relative error of about 1e-5. (Lan & DeMets 1983 for the spending;
+    crossing one side and later the other is counted twice, which at α = 0.05 is less than a millionth.)
 
     Args:
-        looks: Looks in their order; a look at one pair, of which there is no t, never ends a test.
+        looks: Looks in their order; a look at one pair, which has no t, never ends a test.
         alpha: Two-sided level of all looks together if the last share is 1, in (0, 1).
     """
-    _check(looks)
+    _check_looks(looks)
     assert 0 < alpha < 1, alpha
     from scipy.special import ndtr
 
@@ -109,10 +110,10 @@ def boundaries(looks: tuple[Look, ...], alpha: float) -> tuple[float, ...]:
 
 
 def repeated_p(looks: tuple[Look, ...], p_nominal: float) -> float:
-    """Return the least two-sided level at which the last look's boundary is crossed.
+    """Return the smallest two-sided level at which the last look's boundary is crossed.
 
-    It is valid at every look and whatever ended the test (Jennison & Turnbull 2000, "Group Sequential
-    Methods", chapter 9): the chance that it is below a level at any of the looks is at most that level.
+    It is valid at every look and for any stopping rule (Jennison & Turnbull 2000, "Group Sequential Methods",
+    chapter 9): the probability that it is below a level at any of the looks is at most that level.
 
     Args:
         looks: Looks up to the present one.
@@ -136,67 +137,67 @@ def repeated_score(looks: tuple[Look, ...], score: float) -> float:
     Returns:
         A score of at most 7.5; -inf for a p-value of 1.
     """
-    if _shows_nothing(looks):
+    if _has_no_level(looks):
         return -math.inf
     if len(looks) == 1 and looks[0][1] == 1:
         return score
-    crossed, levels = _table(looks)
+    crossed, levels = _crossing_table(looks)
     return float(np.interp(score, crossed, levels, left=-math.inf))
 
 
 def nominal_p(looks: tuple[Look, ...], alpha: float) -> float:
-    """Return the two-sided p of the plain t test that has to be undercut at the last look.
+    """Return the two-sided p of the plain t test below which the last look is significant.
 
-    As :func:`boundaries` has it, and to the bit where :func:`repeated_p` is ``alpha``.
+    As :func:`boundaries`, and exactly at the point where :func:`repeated_p` is ``alpha``.
 
     Args:
         looks: Looks up to the present one.
         alpha: Two-sided level of all looks together, in (0, 1).
     """
-    if _shows_nothing(looks):
+    if _has_no_level(looks):
         return 0.0
     if len(looks) == 1 and looks[0][1] == 1:
         return alpha
     from scipy.special import ndtr, ndtri
 
-    crossed, levels = _table(looks)
+    crossed, levels = _crossing_table(looks)
     score = float(np.interp(-float(ndtri(alpha / 2)), levels, crossed, left=-math.inf, right=math.inf))
     return min(1.0, 2 * float(ndtr(-score)))
 
 
-def _shows_nothing(looks: tuple[Look, ...]) -> bool:
-    """Return whether the last look has nothing to spend, or one pair, of which there is no t."""
+def _has_no_level(looks: tuple[Look, ...]) -> bool:
+    """Return whether the last look has no level to spend, or a single pair, which has no t."""
     return increment(looks) <= 0 or looks[-1][0] < 2
 
 
-def _check(looks: tuple[Look, ...]) -> None:
+def _check_looks(looks: tuple[Look, ...]) -> None:
     pairs, shares = [n for n, _ in looks], [share for _, share in looks]
     assert looks and pairs == sorted(pairs) and shares == sorted(shares), looks
     assert pairs[0] >= 1 and 0 < shares[0] <= shares[-1] <= 1, looks
 
 
 @lru_cache(maxsize=64)
-def _table(looks: tuple[Look, ...]) -> tuple[Floats, Floats]:
-    """Return scores at which the last look is crossed, ascending, and those of the levels at which it is."""
+def _crossing_table(looks: tuple[Look, ...]) -> tuple[FloatArray, FloatArray]:
+    """Return scores at which the last look is crossed, ascending, and those of the corresponding levels."""
     from scipy.special import ndtr
 
     crossed = _crossing_scores(looks, ndtr(-_LEVELS))[-1]
-    # beyond the grid's ends nothing is told apart
+    # values beyond the grid's ends are indistinguishable
     rising = np.concatenate([[True], np.diff(crossed) > 0])
     return crossed[rising], _LEVELS[rising]
 
 
-def _crossing_scores(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
+def _crossing_scores(looks: tuple[Look, ...], levels_L: FloatArray) -> FloatArray:
     """Return the score at which each look (row) is crossed at each one-sided level (column)."""
     from scipy.special import ndtr
 
     plain_Z = ndtr(-_SCORES)[:, None]
-    scores: list[Floats] = []
+    scores: list[FloatArray] = []
     above_ZL, wanted_L = np.repeat(plain_Z, len(levels_L), axis=1), np.zeros(len(levels_L))
     last_n, spent_share, last_share = 1, 0.0, 0.0
     for n, share in looks:
         if n > last_n > 1:
-            above_ZL = _advance(_kernel(last_n, n), above_ZL, scores[-1], wanted_L)
+            above_ZL = _next_crossing(_kernel(last_n, n), above_ZL, scores[-1], wanted_L)
             spent_share = last_share
         wanted_L = levels_L * (share - spent_share)
         scores.append(_solve(above_ZL / plain_Z, wanted_L) if n > 1 else np.full(len(levels_L), math.inf))
@@ -204,11 +205,11 @@ def _crossing_scores(looks: tuple[Look, ...], levels_L: Floats) -> Floats:
     return np.array(scores)
 
 
-def _solve(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
-    """Solve for the scores at which the chance of being above equals ``wanted_L``; inf where that is 0.
+def _solve(ratio_ZL: FloatArray, wanted_L: FloatArray) -> FloatArray:
+    """Solve for the scores that are exceeded with probability ``wanted_L``; inf where that is 0.
 
-    Chances fall by orders of magnitude along the grid, their ratio to the unconditional ones does not: so
-    that is what is interpolated (by a cubic through four points).
+    Probabilities fall by orders of magnitude along the grid, but their ratio to the unconditional ones does
+    not; therefore the ratio is interpolated (by a cubic through four points).
     """
     from scipy.special import ndtr
 
@@ -228,30 +229,32 @@ def _solve(ratio_ZL: Floats, wanted_L: Floats) -> Floats:
     return np.where(wanted_L > 0, score_L, math.inf)
 
 
-def _score_at(position: Floats) -> Floats:
+def _score_at(position: FloatArray) -> FloatArray:
     return np.asarray(position * _STEP - _REACH)
 
 
-def _advance(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: Floats) -> Floats:
-    """Return the chance of having crossed at no look so far and being above each score at the next one.
+def _next_crossing(
+    kernel_XC: FloatArray, above_ZL: FloatArray, crossed_L: FloatArray, wanted_L: FloatArray
+) -> FloatArray:
+    """Return the probability of crossing at no look so far and exceeding each score at the next one.
 
     Args:
         kernel_XC: See :func:`_kernel`.
-        above_ZL: The same chance for the look before, each column for another level.
-        crossed_L: Scores from which that look was crossed, which takes away what is above.
-        wanted_L: Chances of being above those.
+        above_ZL: The same probability for the look before, each column for another level.
+        crossed_L: Scores from which that look was crossed, which excludes values above.
+        wanted_L: Probabilities of exceeding these.
     """
     columns = np.arange(above_ZL.shape[1])
     place_L = np.clip((crossed_L + _REACH) / _STEP, 0, _CELLS)
     cell_L = np.minimum(place_L.astype(np.intp), _CELLS - 1)
     mass_CL = above_ZL[:-1] - above_ZL[1:]
-    # the kernel is a mean under the normal curve, from which the mass in a cell differs by a slope
+    # the kernel is a mean under the normal density, whose mass in a cell differs by a slope
     lean_CL = np.gradient(mass_CL / _MASS[:, None], axis=0) * _MASS[:, None] / 24
     beyond_CL = np.arange(_CELLS)[:, None] >= cell_L
     mass_CL[beyond_CL] = lean_CL[beyond_CL] = 0.0
     mass_CL[1:] += lean_CL[:-1]
     mass_CL[:-1] -= lean_CL[1:]
-    # what is left of the cell with the boundary acts from its own middle, between the middles of cells
+    # the rest of the cell with the boundary acts at its own midpoint, between the midpoints of cells
     part_L = place_L - cell_L
     rest_L = np.maximum(0.0, above_ZL[cell_L, columns] - np.maximum(wanted_L, above_ZL[cell_L + 1, columns]))
     x = (part_L - 1) / 2 - _score_at(cell_L + part_L / 2) * _STEP * part_L**2 / 12
@@ -262,15 +265,16 @@ def _advance(kernel_XC: Floats, above_ZL: Floats, crossed_L: Floats, wanted_L: F
     return kernel_XC @ mass_CL
 
 
-def _lagrange(x: Floats) -> tuple[Floats, ...]:
+def _lagrange(x: FloatArray) -> tuple[FloatArray, ...]:
     """Return the weights of the values at 0, 1, 2 and 3 in the cubic through them, at x."""
     a, b, c, d = x, x - 1, x - 2, x - 3
     return -b * c * d / 6, a * c * d / 2, -a * b * d / 2, a * b * c / 6
 
 
 @lru_cache(maxsize=64)
-def _kernel(pairs_before: int, pairs_after: int) -> Floats:
-    """Return the chance of a score above each one (row) after some pairs, given one in a cell after fewer.
+def _kernel(pairs_before: int, pairs_after: int) -> FloatArray:
+    """Return the probability of exceeding each score (row) after some pairs, given a score in a cell after
+    fewer.
 
     On the unit sphere, with r the cosine of the pairs before, the cosine after n₂ pairs is
     R = √(n₁/n₂) · r · u + √(m/n₂) · v, where u is the length of the old part and v the new part's
@@ -281,12 +285,12 @@ def _kernel(pairs_before: int, pairs_after: int) -> Floats:
     if pairs_after - pairs_before == 1:
         return _kernel_of_one(pairs_before)
     if pairs_after - pairs_before < _SMOOTH_FROM:
-        # with few new pairs the chance has kinks, which only the kernel of one pair resolves
+        # with few new pairs the probability has kinks, which only the kernel of one pair resolves
         none, nothing = np.full(_CELLS, _REACH), np.zeros(_CELLS)
-        return _advance(
+        return _next_crossing(
             _kernel_of_one(pairs_after - 1), _kernel(pairs_before, pairs_after - 1), none, nothing
         )
-    upper_XZ = _upper(pairs_before, pairs_after, _SCORES)
+    upper_XZ = _exceedance(pairs_before, pairs_after, _SCORES)
     cells_XC = (upper_XZ[:, :-1] + upper_XZ[:, 1:]) * (13 / 24)
     cells_XC[:, 1:] -= upper_XZ[:, :-2] / 24
     cells_XC[:, :-1] -= upper_XZ[:, 2:] / 24
@@ -297,21 +301,21 @@ def _kernel(pairs_before: int, pairs_after: int) -> Floats:
 
 
 @lru_cache(maxsize=64)
-def _kernel_of_one(pairs_before: int) -> Floats:
-    """Return the kernel of one new pair, the mean of many points in each cell."""
+def _kernel_of_one(pairs_before: int) -> FloatArray:
+    """Return the kernel of one new pair, averaged over many points in each cell."""
     fine = np.linspace(-_REACH, _REACH, _CELLS * _FINE + 1)
     middle = (fine[:-1] + fine[1:]) / 2
     density_CF = np.exp(-(middle**2) / 2).reshape(_CELLS, _FINE)
     density_CF /= density_CF.sum(axis=1, keepdims=True)
-    upper_XCF = _upper(pairs_before, pairs_before + 1, middle).reshape(_CELLS + 1, _CELLS, _FINE)
+    upper_XCF = _exceedance(pairs_before, pairs_before + 1, middle).reshape(_CELLS + 1, _CELLS, _FINE)
     return np.asarray(np.einsum("xcf,cf->xc", upper_XCF, density_CF))
 
 
-def _upper(pairs_before: int, pairs_after: int, scores_Z: Floats) -> Floats:
-    """Return the chance of being above each of the grid's scores, given each of some scores before.
+def _exceedance(pairs_before: int, pairs_after: int, scores_Z: FloatArray) -> FloatArray:
+    """Return the probability of exceeding each of the grid's scores, given each of some earlier scores.
 
-    Over ρ² from x²/A² to 1 it is integrated by Gauss and Jacobi, whose weight takes up the square root with
-    which the chance begins at the lower end.
+    It is integrated over ρ² from x²/A² to 1 by Gauss-Jacobi quadrature, whose weight contains the square root
+    with which the probability begins at the lower end.
     """
     from scipy.special import betaln, roots_jacobi
 
@@ -325,7 +329,7 @@ def _upper(pairs_before: int, pairs_after: int, scores_Z: Floats) -> Floats:
         upper_XZ = chance(angle_Z, np.arccos(share_XZ))
     else:
         power = (num_new - 3) / 2
-        # the rest of the integrand is nearly a polynomial of half as high a degree as there are pairs
+        # the rest of the integrand is close to a polynomial of half the degree of the number of pairs
         node_K, weight_K = roots_jacobi(_NODES + pairs_before // 4, power, 0.5)
         node_K, weight_K = (1 + node_K) / 2, weight_K / weight_K.sum()
         scale = math.exp(betaln(power + 1, 1.5) - betaln((pairs_before + 1) / 2, (num_new - 1) / 2))
@@ -335,22 +339,22 @@ def _upper(pairs_before: int, pairs_after: int, scores_Z: Floats) -> Floats:
             inside_XZ = chance(angle_Z, np.arccos(np.minimum(1.0, share_XZ / np.sqrt(square_XZ))))
             upper_XZ += (scale * weight / math.sqrt(node)) * inside_XZ * square_XZ ** ((pairs_before - 1) / 2)
         upper_XZ *= rest_XZ ** ((num_new - 1) / 2)
-        # P(R > 0 | r) + P(R > 0 | -r) is 1, which quadrature keeps only nearly
+        # P(R > 0 | r) + P(R > 0 | -r) is 1, which quadrature fulfils only approximately
         upper_XZ[0] += (1 - upper_XZ[0] - upper_XZ[0, ::-1]) / 2
     return np.concatenate([1 - upper_XZ[:0:-1, ::-1], upper_XZ])
 
 
-def _cosines(n: int, scores: Floats) -> Floats:
+def _cosines(n: int, scores: FloatArray) -> FloatArray:
     from scipy.special import ndtr, stdtrit
 
     t = -stdtrit(n - 1, ndtr(-np.abs(scores)))
     return np.asarray(np.sign(scores) * t / np.sqrt(n - 1 + t**2))
 
 
-def _angle_chance(n: int) -> Callable[[Floats, Floats], Floats]:
-    """Return the chance that θ, of density ∝ cosⁿ⁻¹ θ within ±π/2, is within some distance of an angle.
+def _angle_chance(n: int) -> Callable[[FloatArray, FloatArray], FloatArray]:
+    """Return the probability that θ, of density ∝ cosⁿ⁻¹ θ within ±π/2, is within some distance of an angle.
 
-    From a table by cubic Hermite interpolation, exact to rounding; SciPy's t takes ten times as long.
+    From a table by cubic Hermite interpolation, exact up to rounding; SciPy's t takes ten times as long.
     """
     from scipy.special import beta, stdtr
 
@@ -361,7 +365,7 @@ def _angle_chance(n: int) -> Callable[[Floats, Floats], Floats]:
     value[_ANGLES // 2 :] = np.concatenate([[0.0], lower_tail])[_ANGLES // 2 :: -1]
     slope = -step * np.cos(grid) ** (n - 1) / beta(0.5, n / 2)
 
-    def above(angle: Floats) -> Floats:
+    def above(angle: FloatArray) -> FloatArray:
         position = np.clip((angle + math.pi / 2) / step, 0, _ANGLES)
         cell = np.minimum(position.astype(np.intp), _ANGLES - 1)
         x = position - cell

@@ -1,12 +1,12 @@
-"""Tests of paired differences: estimate, interval and p, however often they were looked at or added to.
+"""Tests of paired differences: estimate, interval and p, with interim looks and added pairs.
 
-Knows nothing of tickets, arms or seeds. The level that a comparison may spend is given to it; how a study
-shares its level among comparisons and rounds is decided elsewhere, and so is when a test is looked at.
+Independent of tickets, arms and seeds. The caller gives the level of a comparison and the looks, and decides
+how a study shares its level among comparisons and rounds.
 
-Each test takes the differences to spread alike to both sides under the hypothesis. Where an arm has the same
-noise at another level that holds, whatever the noise. Where arms differ in the shape of their noise (one of
-them collapses now and then) it does not, and with few pairs no interval keeps its promise: simulated, 8 pairs
-of 25 % against 5 % collapses are covered 88 % of the time by t. SciPy is loaded only when a test is made.
+Each test assumes a symmetric distribution of the differences under the null hypothesis. If arms have noise of
+the same shape, this holds for any shape. If they do not (one of them collapses now and then), it does not
+hold, and with few pairs no interval has its nominal coverage: in simulations, 8 pairs of 25 % against 5 %
+collapses are covered 88 % of the time by t. SciPy is loaded only when a test is computed.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from tempopt.verdict.statistics.group_sequential import Look, increment, nominal
 from tempopt.verdict.statistics.power import pairs_needed
 
 _ROUNDING = 1e-9
-"""Differences this close, relative to the median of their sizes, are taken to be equal: subtracting two
-accuracies that are multiples of 1/n leaves a rounding error where a tie was."""
+"""Differences this close, relative to the median of their sizes, count as equal: subtracting two accuracies
+that are multiples of 1/n leaves a rounding error in place of a tie.
+"""
 
 _EXACT = 1e-12
 """Differences this close, relative to the values, are rounding errors of a weighted difference."""
 
 _NOTHING = 1e-15
-"""Differences that are all smaller are rounding errors of metrics near one, and taken to be zero."""
+"""Differences that are all smaller are rounding errors of metrics near one, and count as zero."""
 
-_MOST_LEVEL = 0.99
-"""Level at which pairs are added where those there are say nearly enough alone."""
+_MAX_LEVEL = 0.99
+"""Level at which pairs are added where the present ones are nearly sufficient alone."""
 
 _FEWEST_SKEWED = 6
 _DOUBLINGS = 60
 _HALVINGS = 60
 
 _LEAST_P = 1e-300
-_MOST_P = 1 - 1e-16
-"""p-values are kept within these where they are combined, so that none decides alone whatever the others
-are."""
+_MAX_P = 1 - 1e-16
+"""p-values are clipped to this range before they are combined, so that no stage decides alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairedTest:
-    """What paired differences say, or the values of two independent samples.
+    """Result of a test of paired differences, or of two independent samples.
 
     Args:
-        gain: The mean, in the metric's unit; > 0 is better whatever the direction.
-        ci_low: Lower end of the interval; -inf where the pairs are too few to bound it.
+        gain: The mean, in the metric's unit; > 0 is better for any direction.
+        ci_low: Lower end of the interval; -inf if there are too few pairs for a bound.
         ci_high: Upper end of the interval, or inf.
-        p_value: Two-sided; of several looks or stages the sequential one. Below ``alpha`` it is significant.
-        n_pairs: Number of pairs, those of earlier stages included; 0 of independent samples.
+        p_value: Two-sided; with several looks or stages the sequential one. Significant below ``alpha``.
+        n_pairs: Number of pairs, including those of earlier stages; 0 for independent samples.
         alpha: Level of the test; the interval covers 1 - alpha.
-        is_equal: Whether two differences or more are all equal, which tells nothing of the noise.
-        sample_sizes: Numbers of values of the arm and of the reference, if these are independent samples.
+        is_equal: Whether at least two differences are all equal, so that the noise is unknown.
+        sample_sizes: Numbers of values of the arm and of the reference, for independent samples.
     """
 
     gain: float
@@ -81,23 +81,23 @@ class PairedTest:
 
     @property
     def significant(self) -> bool:
-        """Whether a gain is shown: p is below the level, and so the interval is above 0."""
+        """Whether a gain is shown: p is below the level, and therefore the interval is above 0."""
         return self.p_value < self.alpha and self.gain > 0
 
     @property
     def is_worse(self) -> bool:
-        """Whether a loss is shown: p is below the level, and so the interval is below 0."""
+        """Whether a loss is shown: p is below the level, and therefore the interval is below 0."""
         return self.p_value < self.alpha and self.gain < 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDifferences:
-    """The pairs of one round, and how they were looked at.
+    """The pairs of one round, and the looks at them.
 
     Args:
         differences: Value of the arm minus value of the reference, one for each pair.
-        looks: (usable pairs, share of the level spent by then) at each look up to the last; the last one's
-            pairs are all. None: there was one look, at the end, which could spend everything.
+        looks: (usable pairs, share of the level spent by then) at each look up to the last, which has all
+            pairs. None: a single look at the end, which may spend everything.
     """
 
     differences: tuple[float, ...]
@@ -114,28 +114,28 @@ def paired_test(
 ) -> PairedTest:
     """Test whether paired differences are centred on zero, two-sided.
 
-    It is Student's test. Differences without any spread (a metric that takes few values, a seed that changes
-    nothing) tell nothing about the noise that t divides by, and p = 0 would be a claim out of thin air: their
-    signs alone are tested then, and p is 2^(1-n). A single pair and differences that are all zero bound
-    nothing: p is 1 and the interval is infinite.
+    It is Student's test. Differences without variance (a metric with few values, a seed without effect) do
+    not show the noise that t divides by, and p = 0 would not be justified: in this case their signs are
+    tested, and p is 2^(1-n). For a single pair, and for differences that are all zero, p is 1 and the
+    interval is infinite.
 
     With ``looks``, p is the repeated p-value and the interval the repeated confidence interval (Jennison &
-    Turnbull 2000, chapter 9), valid whatever ended the test: by exact boundaries (see
-    :mod:`.group_sequential`), and for signs by what the last look alone may spend.
+    Turnbull 2000, chapter 9), valid for any stopping rule: by exact boundaries (see
+    :mod:`.group_sequential`), and for signs by the share that the last look alone may spend.
 
-    With ``earlier``, what each stage says for a gain and for a loss is combined by the inverse normal
-    method (Lehmacher & Wassmer 1999), which holds whatever made a person add pairs; each stage has twice the
-    weight of the one before, since pairs are added where those that there were did not suffice. The interval
-    is where the combination does not reject. An interval that misses the estimate is widened to hold it, and
-    p is that of the estimate's sign, so that p below the level with a gain and an interval above zero are
-    the same. A stage of one pair counts in the estimate alone.
+    With ``earlier``, the evidence of the stages for a gain and for a loss is combined by the inverse normal
+    method (Lehmacher & Wassmer 1999), which is valid for any reason to add pairs; each stage has twice the
+    weight of the one before, since pairs are added where the present ones did not suffice. The interval
+    contains the values that the combination does not reject. An interval that misses the estimate is widened
+    to include it, and p is that of the estimate's sign, so that p below the level with a gain is equivalent
+    to an interval above zero. A stage of one pair contributes to the estimate only.
 
     Args:
         differences: Value of the arm minus value of the reference, one for each pair of the present round.
         direction: ``maximize`` or ``minimize``: which sign of a difference is better.
-        alpha: Two-sided level that this comparison may spend, in (0, 1).
+        alpha: Two-sided level of this comparison, in (0, 1).
         looks: Looks at ``differences`` up to the present one, as in :class:`StageDifferences`.
-        earlier: Stages before, whose pairs count as well.
+        earlier: Earlier stages, whose pairs count as well.
     """
     assert 0 < alpha < 1, alpha
     present = StageDifferences(differences=tuple(differences), looks=None if looks is None else tuple(looks))
@@ -156,7 +156,7 @@ def paired_test(
             else _combine_stages(informative_stages, gain, alpha)
         )
         if len(informative_stages) == 1 and (gain > 0) != (fmean(informative_stages[0].gains) > 0):
-            # a single pair that was added has turned the sign, of which it can show nothing
+            # a single added pair has changed the sign, for which it is no evidence
             p = 1.0
     return PairedTest(
         gain=gain,
@@ -179,7 +179,7 @@ def skewness(differences: Sequence[float]) -> float | None:
         differences: Paired differences.
 
     Returns:
-        A number, 0 where both sides spread alike; None with fewer than six differences, or equal ones.
+        A number, 0 for a symmetric distribution; None with fewer than six differences, or equal ones.
     """
     count = len(differences)
     if count < _FEWEST_SKEWED or max(differences) - min(differences) <= _NOTHING:
@@ -199,19 +199,19 @@ def margin_left(
     margin: float,
     relative: bool,
 ) -> list[float]:
-    """Return by pair what is left of the margin; above 0 in the mean is within it.
+    """Return by pair the distance to the margin; a mean above 0 is within the margin.
 
-    With a margin that is a share X of the size of the reference's mean, it is (1 + X) · reference_i - arm_i
-    where the arm may be above, and arm_i - (1 - X) · reference_i where it may be below; of a reference whose
-    mean is negative, X counts with the other sign. So the mean over pairs is X · |mean of the reference| less
-    what the arm is worse by, and the noise of the reference's mean is accounted for.
+    With a margin that is a share X of the absolute value of the reference's mean, it is (1 + X) · reference_i
+    - arm_i if the arm may be above, and arm_i - (1 - X) · reference_i if it may be below; for a reference
+    with a negative mean, X has the opposite sign. So the mean over pairs is X · |mean of the reference| minus
+    the disadvantage of the arm, and the noise of the reference's mean is accounted for.
 
     Args:
         arm: Values of the arm, one for each pair.
-        reference: Those of its reference.
+        reference: Values of its reference.
         side: ``most``: the arm may be above by the margin; ``least``: below.
         margin: >= 0.
-        relative: Whether the margin is a share of the size of the reference's mean.
+        relative: Whether the margin is a share of the absolute value of the reference's mean.
     """
     assert margin >= 0, margin
     sign = -1.0 if reference and fmean(reference) < 0 else 1.0
@@ -231,20 +231,21 @@ def pairs_to_add(
     direction: Direction,
     alpha: float,
 ) -> int | None:
-    """Return how many pairs a further stage needs to show a true gain with all stages, with 80 % chance.
+    """Return the number of pairs of a further stage that shows a true gain together with all stages, at 80 %
+    power.
 
-    What the stages say so far counts, by the inverse normal method as in :func:`paired_test`. What is
-    expected of the new pairs is the given effect and never the gain that was seen.
+    The evidence of the stages counts, by the inverse normal method as in :func:`paired_test`. The new pairs
+    are assumed to have the given effect, never the observed gain.
 
     Args:
         stages: Stages so far, at least one.
         effect: The true gain, in the metric's unit, > 0.
         direction: As in :func:`paired_test`.
-        alpha: Two-sided level that the comparison may spend once they are there, in (0, 1).
+        alpha: Two-sided level of the comparison with the new pairs, in (0, 1).
 
     Returns:
-        A number of 2 or more; None where it is above 100,000, or no two pairs of a stage differ, so that it
-        is not known how much they vary.
+        A number of at least 2; None if it is above 100,000, or if no two pairs of a stage differ, so that
+        their variance is unknown.
     """
     assert stages and math.isfinite(effect) and effect > 0 and 0 < alpha < 1, (effect, alpha)
     from scipy.special import ndtr, ndtri
@@ -257,12 +258,12 @@ def pairs_to_add(
     *weights, weight = _weights(len(evidence) + 1)
     scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
     needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
-    next_alpha = min(2 * float(ndtr(-needed_score)), _MOST_LEVEL)
+    next_alpha = min(2 * float(ndtr(-needed_score)), _MAX_LEVEL)
     return pairs_needed(effect / deviation, alpha=next_alpha)
 
 
 class _Evidence:
-    """What one stage says for a gain and against it."""
+    """Evidence of one stage for and against a gain."""
 
     def __init__(self, stage: StageDifferences, direction: Direction) -> None:
         differences = stage.differences
@@ -271,7 +272,7 @@ class _Evidence:
         self._looks = stage.looks or ((len(differences), 1.0),)
         assert self._looks[-1][0] == len(differences), "the looks of a stage end with the present one"
         self._share = increment(self._looks)
-        # the median, so that one run that exploded does not make ties of all other pairs
+        # the median, so that a single extreme run does not turn all other pairs into ties
         sizes = [abs(gain) for gain in self.gains if abs(gain) > _NOTHING]
         self._zero = _ROUNDING * (median(sizes) if sizes else max(map(abs, self.gains)))
         self._mean = fmean(self.gains)
@@ -279,7 +280,7 @@ class _Evidence:
         self._error = 0.0 if self._is_equal else stdev(self.gains) / math.sqrt(len(self.gains))
 
     def alone(self, alpha: float) -> tuple[float, float, float]:
-        """Return the ends of the interval and the two-sided p, if there is no other stage."""
+        """Return the ends of the interval and the two-sided p without other stages."""
         if self._is_equal:
             p = min(1.0, 2 * self._sign_p(0.0, 1 if self._mean > 0 else -1))
             return (self._mean, self._mean, p) if p < alpha else (-math.inf, math.inf, p)
@@ -298,14 +299,14 @@ class _Evidence:
         if self._is_equal:
             if abs(against) <= _NOTHING and abs(self._mean) <= _NOTHING:
                 return 0.0  # all pairs are ties, which speak for neither side
-            return -float(ndtri(min(self._sign_p(against, sign), _MOST_P)))
+            return -float(ndtri(min(self._sign_p(against, sign), _MAX_P)))
         t = sign * (self._mean - against) / self._error
         tail = max(_LEAST_P, float(stdtr(len(self.gains) - 1, -abs(t))))
         plain_score = math.copysign(float(ndtri(tail)), t)
-        return max(repeated_score(self._looks, plain_score), float(ndtri(1 - _MOST_P)))
+        return max(repeated_score(self._looks, plain_score), float(ndtri(1 - _MAX_P)))
 
     def _sign_p(self, against: float, sign: int) -> float:
-        """Return the one-sided p of as many equal differences on that side of a value, of either sign."""
+        """Return the one-sided p of equal differences on that side of a value, of either sign."""
         is_beyond = sign * (self._mean - against) > self._zero
         if not is_beyond or self._share <= 0:
             return 1.0
@@ -325,21 +326,21 @@ def _combine_stages(stages: Sequence[_Evidence], gain: float, alpha: float) -> t
         return float(ndtr(-score))
 
     gains = [gain for stage in stages for gain in stage.gains]
-    low = _end(lambda theta: 2 * p_of(theta, 1) < alpha, gains)
-    high = -_end(lambda theta: 2 * p_of(-theta, -1) < alpha, [-gain for gain in gains])
+    low = _lower_end(lambda theta: 2 * p_of(theta, 1) < alpha, gains)
+    high = -_lower_end(lambda theta: 2 * p_of(-theta, -1) < alpha, [-gain for gain in gains])
     return low, high, min(1.0, 2 * p_of(0.0, 1 if gain > 0 else -1))
 
 
 def _weights(num_stages: int) -> list[float]:
-    """Return the weights of the stages' normal scores; their squares double from stage to stage, sum 1."""
+    """Return the weights of the stages' normal scores; their squares double by stage and sum to 1."""
     total = 2.0**num_stages - 1
     return [math.sqrt(2.0**stage / total) for stage in range(num_stages)]
 
 
-def _end(rejected: Callable[[float], bool], gains: Sequence[float]) -> float:
-    """Return the lower end of an interval: below it values are rejected, and it is not."""
+def _lower_end(rejected: Callable[[float], bool], gains: Sequence[float]) -> float:
+    """Return the lower end of an interval, below which values are rejected."""
     step = max(gains) - min(gains) or abs(gains[0])
-    # zero is one of the two, so that the interval and the test of zero never disagree
+    # zero is one of the two, so that the interval and the test of zero always agree
     low, high = (0.0, step) if rejected(0.0) else (-step, 0.0)
     for _ in range(_DOUBLINGS):
         if not rejected(high):

@@ -1,6 +1,6 @@
-"""How much a paired comparison can show: numbers in, numbers out.
+"""Power of paired comparisons: numbers in, numbers out.
 
-All of it is about Student's paired test, two-sided, of normal differences. Knows nothing of arms or seeds.
+For Student's paired test, two-sided, of normal differences. Independent of arms and seeds.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import math
 from collections.abc import Callable
 
 POWER = 0.8
-"""The chance to show a gain that is meant wherever none is given."""
+"""Default power."""
 
 _MOST_PAIRS = 100_000
 _HALVINGS = 60
 
 
-def power_of(effect: float, pairs: int, *, alpha: float) -> float:
-    """Return the chance that a t test of pairs shows a true gain, on the side of the gain.
+def paired_power(effect: float, pairs: int, *, alpha: float) -> float:
+    """Return the probability that a t test of pairs shows a true gain, on the side of the gain.
 
     The t statistic has a noncentral t distribution (Johnson, Kotz & Balakrishnan 1995, chapter 31).
 
@@ -26,14 +26,14 @@ def power_of(effect: float, pairs: int, *, alpha: float) -> float:
         alpha: Two-sided level, in (0, 1).
 
     Returns:
-        A chance in (0, 1]; ``alpha / 2`` where the effect is 0.
+        A probability in (0, 1]; ``alpha / 2`` if the effect is 0.
     """
     assert math.isfinite(effect) and effect >= 0 and pairs >= 2 and 0 < alpha < 1, (effect, pairs, alpha)
-    return power_of_t(effect * math.sqrt(pairs), pairs - 1, alpha=alpha)
+    return t_power(effect * math.sqrt(pairs), pairs - 1, alpha=alpha)
 
 
-def power_of_t(shift: float, freedom: float, *, alpha: float) -> float:
-    """Return the chance that a t test shows a true gain, on the side of the gain.
+def t_power(shift: float, freedom: float, *, alpha: float) -> float:
+    """Return the probability that a t test shows a true gain, on the side of the gain.
 
     Args:
         shift: The gain in standard errors of its estimate, >= 0.
@@ -44,24 +44,24 @@ def power_of_t(shift: float, freedom: float, *, alpha: float) -> float:
 
     limit = float(stdtrit(freedom, 1 - alpha / 2))
     chance = 1 - float(nctdtr(freedom, shift, limit))
-    # far out the series gives up, where nothing is left to chance
+    # far out the series fails, where the result is practically certain
     return chance if math.isfinite(chance) else float(ndtr(shift - limit))
 
 
 def detectable_effect(pairs: int, *, alpha: float, power: float = POWER) -> float:
-    """Return the smallest gain, in deviations of a pair's difference, that is shown with that chance.
+    """Return the smallest gain, in standard deviations of a pair's difference, that is shown with that power.
 
     Args:
         pairs: Number of pairs, >= 2.
         alpha: Two-sided level, in (0, 1).
-        power: The chance, in (alpha / 2, 1).
+        power: Probability to show the gain, in (alpha / 2, 1).
     """
     assert 0 < alpha < 1 and alpha / 2 < power < 1, (alpha, power)
-    return least_effect(lambda effect: power_of(effect, pairs, alpha=alpha), power)
+    return min_effect(lambda effect: paired_power(effect, pairs, alpha=alpha), power)
 
 
-def least_effect(power_fn: Callable[[float], float], power: float, *, halvings: int = _HALVINGS) -> float:
-    """Return the smallest effect that is shown with a chance, given the chance of each, which ascends."""
+def min_effect(power_fn: Callable[[float], float], power: float, *, halvings: int = _HALVINGS) -> float:
+    """Return the smallest effect with a power, given an ascending function of the effect."""
     low, high = 0.0, 1.0
     while power_fn(high) < power:
         low, high = high, 2 * high
@@ -72,19 +72,19 @@ def least_effect(power_fn: Callable[[float], float], power: float, *, halvings: 
 
 
 def pairs_needed(effect: float, *, alpha: float, power: float = POWER) -> int | None:
-    """Return the fewest pairs that show a gain with that chance; None: more than 100,000.
+    """Return the fewest pairs that show a gain with that power; None if there are more than 100,000.
 
     Args:
         effect: The gain in standard deviations of a pair's difference, > 0.
         alpha: Two-sided level, in (0, 1).
-        power: The chance, in (alpha / 2, 1).
+        power: Probability to show the gain, in (alpha / 2, 1).
     """
     assert math.isfinite(effect) and effect > 0 and alpha / 2 < power < 1, (effect, alpha, power)
-    return least_size(lambda pairs: power_of(effect, pairs, alpha=alpha), power)
+    return min_size(lambda pairs: paired_power(effect, pairs, alpha=alpha), power)
 
 
-def least_size(power_fn: Callable[[int], float], power: float) -> int | None:
-    """Return the smallest size from 2 that has a power, given that of each; None: more than 100,000."""
+def min_size(power_fn: Callable[[int], float], power: float) -> int | None:
+    """Return the smallest size from 2 with a power, given a function of the size; None above 100,000."""
     low, high = 1, 2
     while power_fn(high) < power:
         low, high = high, 2 * high
@@ -104,8 +104,9 @@ def deviation_interval(deviation: float, freedom: int, *, confidence: float) -> 
 
     Args:
         deviation: The estimate, >= 0.
-        freedom: Its degrees of freedom, >= 1: one less than there were values.
-        confidence: Chance that the interval holds the truth, in (0, 1); each side misses as often.
+        freedom: Its degrees of freedom, >= 1: one less than the number of values.
+        confidence: Probability that the interval contains the truth, in (0, 1); each side misses equally
+            often.
     """
     assert math.isfinite(deviation) and deviation >= 0 and freedom >= 1 and 0 < confidence < 1
     from scipy.special import chdtri

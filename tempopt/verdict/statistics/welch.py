@@ -1,6 +1,6 @@
-"""Welch's test of two independent samples, and how many values it needs (Welch 1947, Biometrika 34).
+"""Welch's test of two independent samples, and the number of values it needs (Welch 1947, Biometrika 34).
 
-Knows nothing of variants or seeds. SciPy is loaded only when a test is made.
+Independent of variants and seeds. SciPy is loaded only when a test is computed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from statistics import fmean, stdev
 
 from tempopt.verdict.statistics.paired_tests import Direction, PairedTest
-from tempopt.verdict.statistics.power import POWER, least_size, power_of_t
+from tempopt.verdict.statistics.power import POWER, min_size, t_power
 
 _ROUNDING = 1e-12
-"""Values of a sample this close, relative to their size, are taken to be equal."""
+"""Values of a sample this close, relative to their size, count as equal."""
 
 
 def welch_test(
@@ -21,9 +21,9 @@ def welch_test(
 ) -> PairedTest:
     """Test whether two independent samples have the same mean, two-sided.
 
-    Samples of which neither varies tell nothing of the noise. The permutation test answers for them: its p is
-    2 divided by the number of ways to split the values into such samples. A sample of a single value bounds
-    nothing: p is 1 and the interval is infinite.
+    Two samples without variance do not show the noise. The permutation test is used for them: its p is 2
+    divided by the number of ways to split the values into such samples. With a sample of a single value, p is
+    1 and the interval is infinite.
 
     Args:
         arm: Values of the arm, at least one.
@@ -78,9 +78,9 @@ def welch_size_needed(
 
     def power(size: int) -> float:
         error, freedom = _error(*deviations, size, size)
-        return power_of_t(effect / error, freedom, alpha=alpha)
+        return t_power(effect / error, freedom, alpha=alpha)
 
-    return least_size(power, POWER)
+    return min_size(power, POWER)
 
 
 def _error(

@@ -135,7 +135,7 @@ def test_of_two_studies_that_are_begun_at_one_moment_the_later_is_taken_back(
         return spec
 
     monkeypatch.setattr(remote_study, "dry_run_locally", begin_another)
-    with pytest.raises(UsageError, match=r'"mine" would exceed .* another session has begun a study'):
+    with pytest.raises(UsageError, match=r'"mine" would exceed .* another session has created a study'):
         ask(open_session(budget=Budget(runs=SMALL_RUNS + 2)), "search", spec=spec_of("mine"))
     assert names(running_server.store) == ["other"]
 

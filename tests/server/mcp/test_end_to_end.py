@@ -121,7 +121,7 @@ async def _search_to_its_verdict(coder: Asker, team: Team) -> None:
     assert verdict_reply["done"] and verdict_reply["words"] == full_lines(result)
     assert study_data["words"] == screen_lines(result)
     assert result.verdict is not None
-    assert verdict_reply["answer"] == ("gain_shown" if result.verdict.total.significant else "not_shown")
+    assert verdict_reply["answer"] == ("gain_shown" if result.verdict.primary.significant else "not_shown")
     text = (await coder.ask("export", study="coder-toy"))["text"]
     assert text == result.export()
 

@@ -84,7 +84,7 @@ def test_studies_of_others_are_neither_continued_nor_stopped(url: str) -> None:
 
 
 def test_behind_a_server_the_user_is_the_tokens(running_server: RunningServer) -> None:
-    with pytest.raises(UsageError, match=r"Take --user and --workers out"):
+    with pytest.raises(UsageError, match=r"Leave out --user and --workers"):
         Session(running_server.url, user="me", budget=Budget())
     begin_study(running_server.store, "there", owner="admin", hours=0.5)
     with Session(

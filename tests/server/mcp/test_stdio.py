@@ -20,7 +20,7 @@ from tests.server.mcp.asker import run, session
 from tests.toy_study import REPOSITORY, SMALL, TOYS, URL, toy_spec, work_in
 
 NAMES = {"plan", "search", "compare", "show", "verdict", "export", "list", "stop"}
-MOST_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).max_total())
+MAX_RUNS = round(planned_runs(StudySpec.parse(toy_spec(**SMALL), source="the test")).max_total())
 """Runs that the small study takes at the most, as `tempopt plan` says."""
 
 
@@ -86,13 +86,13 @@ def test_what_would_exceed_the_budget_is_refused_with_what_is_left_and_begins_no
     spec = toy_spec(**SMALL)
 
     async def client_task() -> None:
-        async with session("--runs", str(MOST_RUNS - 1)) as asker:
+        async with session("--runs", str(MAX_RUNS - 1)) as asker:
             message = await asker.refusal("search", spec=spec)
-            runs_text = f"{MOST_RUNS - 1} of {MOST_RUNS - 1} runs are left"
-            assert f"takes up to {MOST_RUNS} runs" in message and runs_text in message
+            runs_text = f"{MAX_RUNS - 1} of {MAX_RUNS - 1} runs are left"
+            assert f"takes up to {MAX_RUNS} runs" in message and runs_text in message
             sets = ["{}", "{temperature_init: 2}"]
-            message = await asker.refusal("compare", spec=spec, sets=sets, pairs=MOST_RUNS)
-            assert f"takes up to {2 * MOST_RUNS} runs" in message and runs_text in message
+            message = await asker.refusal("compare", spec=spec, sets=sets, pairs=MAX_RUNS)
+            assert f"takes up to {2 * MAX_RUNS} runs" in message and runs_text in message
             assert (await asker.ask("list"))["studies"] == []
 
     run(client_task)
@@ -132,7 +132,7 @@ def test_a_bundled_search_comes_to_its_verdict_and_the_budget_holds_over_a_resta
                 result
             )
             assert result.verdict is not None
-            gained = result.verdict.total.significant
+            gained = result.verdict.primary.significant
             assert verdict_reply["answer"] == ("gain_shown" if gained else "not_shown")
             no_gain = any(line.startswith("No gain shown") for line in verdict_reply["not_shown"])
             assert no_gain != gained

@@ -1,4 +1,4 @@
-"""The tables of the first release, which a new database gets from the models and no migration has to make."""
+"""The tables of the first release, which the models create in a new database without a migration."""
 
 from __future__ import annotations
 
