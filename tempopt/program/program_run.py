@@ -113,7 +113,7 @@ class ProgramRun(abc.ABC):
     def finished(
         self, state: Literal["complete", "stopped", "diverged"], value: float | None = None
     ) -> Finished:
-        """Return the message that ends a run in good order."""
+        """Return the message of a run that ended without a failure."""
         values = {} if value is None or state != "complete" else dict.fromkeys(self.request.names, value)
         return Finished(
             **self._run,

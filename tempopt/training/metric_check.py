@@ -68,7 +68,7 @@ def _record_attending(run: LightningRun) -> Iterator[set[int]]:
         layers.add(layer)
         return attend(*args, layer=layer, **kwargs)  # type: ignore[arg-type]
 
-    module.attend = recording  # type: ignore[method-assign, assignment]
+    module.attend = recording  # type: ignore[method-assign]
     try:
         yield layers
     finally:

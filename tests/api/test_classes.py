@@ -123,7 +123,7 @@ def test_a_class_that_no_name_leads_to_is_refused() -> None:
     class Local(Toy):
         pass
 
-    with pytest.raises(SpecError, match=r"model: the class .*Local is defined inside of a function"):
+    with pytest.raises(SpecError, match=r"model: the class .*Local is defined inside a function"):
         spec(model=Local)
     Local.__qualname__ = "Toy"
     Local.__module__ = "tempopt.testing.toys"

@@ -214,7 +214,9 @@ def test_the_keys_that_a_query_sees_cannot_be_counted_where_logits_are_capped() 
     attachment = attach(model, {})
     for parameters, option in ((LOG_N, "length_scaling"), ({"local_share": 0.5, "window": 2}, "local_share")):
         attachment.use(parameters)
-        with pytest.raises(AttachError, match=rf"{option} cannot be had .* adds to its logits, or caps them"):
+        with pytest.raises(
+            AttachError, match=rf"{option} is not supported .* adds to its logits, or caps them"
+        ):
             model(**text())
 
 

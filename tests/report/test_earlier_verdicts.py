@@ -59,7 +59,7 @@ def test_a_gain_that_an_earlier_verdict_showed_still_holds_and_is_what_to_do(two
     )
     first, todo, *other_lines = full_lines(second_result)
     assert first == full_lines(first_result)[0] and first.startswith("Gain shown: ")
-    tau = recommendation_of(first_result.verdict).parameters["temperature_init"]
+    tau = recommendation_of(first_result.verdict).params["temperature_init"]
     assert todo.startswith(
         f"  What to do: use τ = {tau:.4g}. This is what verdict 1 recommends; verdict 2 takes nothing back."
     )

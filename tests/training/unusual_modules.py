@@ -363,7 +363,7 @@ class MiscountedData(WordData):
 
 
 class Bar(TQDMProgressBar):
-    """A bar of somebody's own."""
+    """A custom progress bar."""
 
 
 class Clock(Timer):

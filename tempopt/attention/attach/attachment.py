@@ -439,7 +439,7 @@ def _refuse_conflicts(plan: TemperaturePlan, entropy: EntropyParameters) -> None
     normaliser = plan.normaliser.name
     if entropy.has_term and normaliser != "softmax":
         raise AttachError(
-            f'entropy_lambda={entropy.entropy_lambda!r} cannot be had with normaliser="{normaliser}": the '
+            f'entropy_lambda={entropy.entropy_lambda!r} is not supported with normaliser="{normaliser}": the '
             "entropy term is that of softmax, whose weights these are not. Give entropy_lambda=0.0, or "
             'normaliser="softmax".'
         )

@@ -506,8 +506,8 @@ class CallMode(TorchFunctionMode):
         if not is_bare:
             option = "length_scaling" if state.has_length_scaling else "local_share"
             raise AttachError(
-                f'{option} cannot be had in "{self._binding.name}": it adds to its logits, or caps them, and '
-                "which keys a query sees is only known after that. Have it call "
+                f'{option} is not supported in "{self._binding.name}": it adds to its logits, or caps them, '
+                "and which keys a query sees is only known after that. Have it call "
                 "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
             )
         near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))

@@ -34,7 +34,7 @@ _NAMED = 5
 
 
 def kind_of(path: Path) -> Kind:
-    """Return what is to be read at a path, as far as can be told: a file of torch may be either kind.
+    """Return the kind of the weights at a path, as far as it is visible: a file of torch may be either kind.
 
     Raises:
         UsageError: There is nothing, or a folder that ``save_pretrained`` did not write.
