@@ -123,11 +123,11 @@ def test_a_class_that_no_name_leads_to_is_refused() -> None:
     class Local(Toy):
         pass
 
-    with pytest.raises(SpecError, match=r"model: the class .*Local is defined inside of a function"):
+    with pytest.raises(SpecError, match=r"model: the class .*Local is defined inside a function"):
         spec(model=Local)
     Local.__qualname__ = "Toy"
     Local.__module__ = "tempopt.testing.toys"
-    with pytest.raises(SpecError, match=r"model: .*toys.Toy is another one by now"):
+    with pytest.raises(SpecError, match=r"model: .*toys.Toy is now a different class"):
         spec(model=Local)
 
 
@@ -323,5 +323,5 @@ def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run
     source = "from tempopt.testing.toys import Toy\nclass Model(Toy):\n    pass\n"
     first_class = cells(source).Model
     cells(source)
-    with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
+    with pytest.raises(SpecError, match=r"__main__\.Model is now a different class"):
         spec(model=first_class)

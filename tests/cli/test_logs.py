@@ -55,7 +55,7 @@ def test_of_one_run_all_is_shown(ticket_words: str, run_logs: Callable[..., str]
         "epoch 1\n"
         "[bold]epoch 2\n"
         "==> search-12, attempt 2, running, agent far:7\n"
-        "It is running on far; its log is there until it is over.\n"
+        "It is running on far; its log stays there until it is over.\n"
     )
 
 

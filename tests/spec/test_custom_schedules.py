@@ -122,7 +122,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"schedule": ["cosine", "linear"]}, r"search.schedule_args.knee: it changes nothing"),
     ({"schedule": ["cosine", "{}.shapes.Knee"]}, r'Unknown schedule ".*shapes.Knee".*Or give a class'),
     ({"schedule": ["cosine", "{}.shapes:Schedule"]}, r"is the base class of schedules"),
-    ({"schedule": ["cosine", "__main__:Knee"]}, r"program that is running, which workers cannot import"),
+    ({"schedule": ["cosine", "__main__:Knee"]}, r"running program, which workers cannot import"),
     ({"schedule_args.knee": {"low": 0.1, "high": 0.9, "baseline": 0.5}}, r"given a baseline, but at τ = 1"),
 ]
 
@@ -222,7 +222,7 @@ def test_an_import_that_cannot_be_done_is_told(
 
 @pytest.mark.parametrize("value", [Schedule, int, "text"])
 def test_what_is_no_schedule_of_ones_own_is_not_tested(value: Any) -> None:
-    with pytest.raises(SpecError, match="is no schedule"):
+    with pytest.raises(SpecError, match="is not a schedule"):
         check_schedule(value)
 
 
