@@ -70,7 +70,7 @@ def _run_in_session(
     try:
         return shared.study_sessions.run_with_reload(study, do, id=id)
     except StudyNotFound:
-        deletion_text = "" if id is None else ", or it was deleted and another one of that name begun"
+        deletion_text = "" if id is None else ", or it was deleted and a different one of that name created"
         raise ApiError(
             404,
             "study_not_found",

@@ -64,7 +64,7 @@ trainer:
 
 {attach}# resources:  # this machine's; no part of the study
 #   workers: auto  # runs at a time
-#   gpus: 0.25  # cards of a run: a share of one, or as many as trainer.devices
+#   gpus: 0.25  # GPUs of a run: a share of one, or as many as trainer.devices
 #   cpus: 1  # CPU cores of a run
 #   grace: 20  # seconds to write checkpoints and leave after a stop request
 """

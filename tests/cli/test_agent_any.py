@@ -66,7 +66,7 @@ def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
     assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
     stdout = capsys.readouterr().out
     assert "Skips toy for 15 s: model.class_path: " in stdout and "elsewhere" in stdout
-    assert stdout.rstrip().endswith("Failed here, and not done: toy.")
+    assert stdout.rstrip().endswith("Not done, failed on this machine: toy.")
 
 
 def test_a_study_that_is_submitted_again_gets_its_new_priority(monkeypatch: pytest.MonkeyPatch) -> None:

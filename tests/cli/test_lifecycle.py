@@ -120,7 +120,7 @@ def test_delete_asks_at_a_terminal(
     monkeypatch.setattr("builtins.input", reply)
     out = run_command("delete", "pairs", "--force")
     assert questions == [
-        'Delete study "pairs" in sqlite:///a b.db, its trials, checkpoints and logs, for good? [y/N] '
+        'Delete study "pairs" in sqlite:///a b.db, its trials, checkpoints and logs, permanently? [y/N] '
     ]
     assert _names() == names_left
     assert ("Nothing was deleted." in out) == bool(names_left)
@@ -139,7 +139,7 @@ def test_the_jobs_of_a_study_that_none_has_begun_can_be_taken_back(
     assert cli.main([*words, *STORAGE]) == 2
     assert not Path("cancelled").exists()
     output = run_command(*words, *LAUNCHER_OPTION)
-    assert output == 'Study "later" had not been begun; its 2 jobs were cancelled.\n'
+    assert output == 'Study "later" had not begun; its 2 jobs were cancelled.\n'
     assert Path("cancelled").read_text() == "1 2"
     assert cli.main([*words, *STORAGE]) == 2
 
@@ -167,5 +167,5 @@ def test_a_study_whose_jobs_cannot_be_reached_is_not_deleted_unless_forced(
 
 def test_storage_upgrade_says_what_the_database_is_now(run_command: Callable[..., str]) -> None:
     assert run_command("storage", "upgrade").startswith(
-        "The database sqlite:///a b.db is of this version (tables 0"
+        "The database sqlite:///a b.db has this version (tables 0"
     )

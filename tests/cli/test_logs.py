@@ -55,7 +55,7 @@ def test_of_one_run_all_is_shown(ticket_words: str, run_logs: Callable[..., str]
         "epoch 1\n"
         "[bold]epoch 2\n"
         "==> search-12, attempt 2, running, agent far:7\n"
-        "It is running on far; its log is there until it is over.\n"
+        "It is running on far; its log stays there until it is over.\n"
     )
 
 
@@ -76,5 +76,5 @@ def test_one_attempt_can_be_asked_for(run_logs: Callable[..., str]) -> None:
 
 
 def test_where_nothing_is_kept_it_is_said_why_and_where_results_are(run_logs: Callable[..., str]) -> None:
-    assert run_logs([]).startswith("Study pairs: nothing is logged. Only what")
-    assert run_logs(["search-12"], ticket="search-12").startswith("search-12: nothing is logged. Only what")
+    assert run_logs([]).startswith("Study pairs: nothing is logged. Only the output")
+    assert run_logs(["search-12"], ticket="search-12").startswith("search-12: nothing is logged. Only the output")

@@ -73,7 +73,7 @@ def test_a_password_that_others_can_read_is_warned_of(
     out, err = capsys.readouterr()
     assert out == ""
     assert err == is_warned * (
-        "tempopt: warning: studies.url holds a password that others on this machine can read. "
+        "tempopt: warning: studies.url holds a password that other users of this machine can read. "
         "Run: chmod 600 studies.url\n"
     )
 

@@ -101,7 +101,7 @@ def test_a_server_that_loses_every_piece_is_given_up(
             return httpx.Response(200, json={"bytes": 0, "is_complete": False})
         return _refusal(409, "piece_missing")
 
-    with pytest.raises(OSError, match="loses pieces of step-8-1.ckpt"):
+    with pytest.raises(OSError, match="losing pieces of step-8-1.ckpt"):
         make_file_system(handler).put_file(str(source), f"toy/{RUN}/{FILE}")
 
 

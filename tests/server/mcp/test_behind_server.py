@@ -107,7 +107,7 @@ def test_what_cannot_fit_in_runs_is_refused_before_a_run_is_tried_for_hours(
 ) -> None:
     runs = SMALL_RUNS - 6
     with pytest.raises(
-        UsageError, match=f"takes up to {SMALL_RUNS} runs, and {runs} of {runs} runs are left"
+        UsageError, match=f"takes up to {SMALL_RUNS} runs, but {runs} of {runs} runs are left"
     ):
         ask(open_session(budget=Budget(runs=runs, gpu_hours=5.0)), "search", spec=spec_of("mine"))
 
@@ -163,7 +163,7 @@ def test_a_token_that_views_reads_and_does_no_more(
         ("compare", {"spec": spec_of("new"), "sets": ["{}", "{temperature_init: 2}"]}),
         ("stop", {"study": "mine"}),
     ):
-        with pytest.raises(AccessDenied, match=r"The token of coder may view, .* takes the scope submit"):
+        with pytest.raises(AccessDenied, match=r"The token of coder has the scopes view; .* takes the scope submit"):
             ask(viewer, tool, **arguments)
     # what it may not pause it does not try to, though all is spent
     time.sleep(0.5)

@@ -66,7 +66,7 @@ def test_a_study_without_a_limit_leaves_nothing_that_could_be_promised(url: str)
     with open_store(url) as store:
         begin_study(store, "endless", owner="mcp", hours=None)
     with Session(url, user=None, budget=Budget(gpu_hours=100.0)) as session:
-        with pytest.raises(UsageError, match=r"endless may yet spend is not known"):
+        with pytest.raises(UsageError, match=r"maximum of endless is not known"):
             session.begin(spec)
         assert [entry.study.name for entry in session.store.list_studies()] == ["endless"]
 
