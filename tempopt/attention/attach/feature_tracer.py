@@ -101,7 +101,7 @@ class FeatureTracer:
             dim, count = self.head_dim(operand, dims=[term.index(letter) for letter in shared])
             if dim is not None:
                 letter = term[dim]
-                shape = [count if place == letter else 1 for place in output]
+                shape = [count if axis == letter else 1 for axis in output]
                 self._copies[result] = _numbers(result.new_empty(shape)).expand_as(result)
                 return terms[0].index(letter) - len(terms[0]), count
         return _UNKNOWN

@@ -134,10 +134,10 @@ def _nearest_parameters(x: Tensor) -> dict[int, tuple[Tensor, float]]:
         visited.add(node)
         inputs = [source for source, _ in node.next_functions if source is not None]
         leaves = [leaf for leaf in map(_leaf, inputs) if leaf is not None]
-        if (whole := _leaf(node)) is not None:
-            leaves = [whole]
+        if (node_leaf := _leaf(node)) is not None:
+            leaves = [node_leaf]
         parameters |= {id(leaf[0]): leaf for leaf in leaves}
-        if not leaves or (whole is None and _kind(node) in _SUMS):
+        if not leaves or (node_leaf is None and _kind(node) in _SUMS):
             pending += [source for source in inputs if _leaf(source) is None]
     return parameters
 
@@ -180,7 +180,8 @@ def _proportional_parts(
     ]
     if not fitting:
         raise AttachError(
-            "Its query is not proportional to parameters, as behind a norm without a weight (QK-norm)."
+            "Its query is not proportional to parameters, as behind a norm without a weight (QK-norm) or "
+            "where weights are computed (parametrizations)."
         )
     for index in fitting[0]:
         gradient, (parameter, plus) = gradients[index], list(sources.values())[index]
@@ -206,8 +207,8 @@ def _used_rows(module: nn.Module, gradient: Tensor) -> Tensor:
         dims = range(1, 2)
     query = torch.ones([1] * gradient.ndim, dtype=torch.bool, device=gradient.device)
     for dim in dims:
-        others = [other for other in range(gradient.ndim) if other != dim]
-        query = query & ((gradient != 0).any(dim=others, keepdim=True) if others else gradient != 0)
+        summed_dims = [summed for summed in range(gradient.ndim) if summed != dim]
+        query = query & ((gradient != 0).any(dim=summed_dims, keepdim=True) if summed_dims else gradient != 0)
     return query.cpu()
 
 
