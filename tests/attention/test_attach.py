@@ -384,7 +384,7 @@ def test_the_entropy_of_a_layer_is_the_mean_over_its_calls() -> None:
 # ---- code that is no Python
 
 
-class Attending(nn.Module):
+class AttendingOnce(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
@@ -400,7 +400,7 @@ def attending_inputs() -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 def test_a_scripted_model_is_refused_and_a_traced_one_keeps_its_temperature() -> None:
-    model, x = nn.Sequential(Attending(), nn.Linear(WIDTH, WIDTH)), attending_inputs()
+    model, x = nn.Sequential(AttendingOnce(), nn.Linear(WIDTH, WIDTH)), attending_inputs()
     attach(model, {"temperature_init": 3.0}, example=lambda: model(x))
     with pytest.raises(AttachError, match=r"torch.jit.script would leave it out.*tempopt.bake"):
         torch.jit.script(model)
@@ -419,12 +419,12 @@ def test_attention_in_a_graph_is_refused_and_other_graphs_are_left_alone(
         "trace": lambda module: torch.jit.trace(module, x),
         "export": lambda module: torch.export.export(module, (x,)).module(),
     }[kind]
-    model = nn.Sequential(Attending(), convert(Attending()))
+    model = nn.Sequential(AttendingOnce(), convert(AttendingOnce()))
     example = (lambda: model(x)) if has_example else None
     with pytest.raises(AttachError, match=r'"1" attends by .*attach before it is scripted or exported'):
         attach(model, {"temperature_init": 3.0}, example=example)
     if kind != "export":
-        model = nn.Sequential(Attending(), convert(nn.Linear(WIDTH, WIDTH)))
+        model = nn.Sequential(AttendingOnce(), convert(nn.Linear(WIDTH, WIDTH)))
         before = model(x)
         attachment = attach(model, {"temperature_init": 3.0}, example=lambda: model(x))
         assert attachment.layers == ["0"] and not torch.allclose(model(x), before)

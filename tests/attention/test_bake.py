@@ -245,6 +245,64 @@ def test_what_makes_the_query_is_told_by_an_example() -> None:
     assert bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
 
 
+class LowRank(nn.Linear):
+    """A projection with a part of low rank beside its weight, as LoRA has."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, WIDTH)
+        self.down, self.up = (nn.Parameter(0.3 * torch.randn(shape)) for shape in ((2, WIDTH), (WIDTH, 2)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + 2 * nn.functional.linear(nn.functional.linear(x, self.down), self.up)
+
+
+class AttentionOfParts(nn.Module):
+    """Attention whose queries are one part of what a function makes, with a bias of their own."""
+
+    def __init__(self, project: Any, *modules: nn.Module) -> None:
+        super().__init__()
+        self.project, self.modules_used = project, nn.ModuleList(modules)
+        self.query_bias = nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x, *self.modules_used)
+        return (
+            nn.functional.scaled_dot_product_attention(q + self.query_bias, k, v).transpose(1, 2).flatten(2)
+        )
+
+
+def head_major(x: Tensor, projection: nn.Module) -> list[Tensor]:
+    return [
+        part.squeeze(3) for part in projection(x).unflatten(-1, (4, 3, 4)).transpose(1, 2).split(1, dim=3)
+    ]
+
+
+def separate(x: Tensor, *projections: nn.Module) -> list[Tensor]:
+    return [projection(x).unflatten(-1, (4, 4)).transpose(1, 2) for projection in projections]
+
+
+@pytest.mark.parametrize("form", ["head-major", "low rank", "frozen", "input features of zeros"])
+def test_the_query_is_found_in_any_layout_of_weights(form: str) -> None:
+    torch.manual_seed(0)
+    model = AttentionOfParts(separate, *(nn.Linear(WIDTH, WIDTH) for _ in range(3))).double()
+    if form == "head-major":
+        model = AttentionOfParts(head_major, nn.Linear(WIDTH, 3 * WIDTH)).double()
+    elif form == "low rank":
+        model = AttentionOfParts(separate, LowRank(), nn.Linear(WIDTH, WIDTH), LowRank()).double()
+    elif form == "frozen":
+        model.requires_grad_(False)
+    is_trained = [parameter.requires_grad for parameter in model.parameters()]
+    example = items().double()
+    if form == "input features of zeros":
+        example[..., ::2] = 0.0
+    attach(model, {"temperature_init": 3.0}, example=lambda: model(example))
+    expected = model(items().double())
+    bake(model, example=lambda: model(example))
+    torch.testing.assert_close(model(items().double()), expected, rtol=0, atol=1e-6)
+    assert [parameter.requires_grad for parameter in model.parameters()] == is_trained
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 @pytest.mark.parametrize(
     ("beside", "reason"),
     [

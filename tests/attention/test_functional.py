@@ -283,11 +283,11 @@ def test_one_graph_serves_every_temperature(scaling: Any) -> None:
 def test_a_mask_over_keys_alone_is_that_of_all_queries(normaliser: str) -> None:
     q, k, v = qkv()
     mask = torch.arange(K) < 2
-    whole = tempered_attention(
+    by_queries = tempered_attention(
         q, k, v, inverse_temperature=0.7, normaliser=normaliser, attn_mask=mask.expand(Q, K)
     )
     alone = tempered_attention(q, k, v, inverse_temperature=0.7, normaliser=normaliser, attn_mask=mask)
-    torch.testing.assert_close(alone, whole)
+    torch.testing.assert_close(alone, by_queries)
 
 
 def test_queries_and_keys_of_two_types_are_refused_but_under_autocast() -> None:

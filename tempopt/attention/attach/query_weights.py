@@ -180,7 +180,8 @@ def _proportional_parts(
     ]
     if not fitting:
         raise AttachError(
-            "Its query is not proportional to parameters, as behind a norm without a weight (QK-norm)."
+            "Its query is not proportional to parameters, as behind a norm without a weight (QK-norm) or "
+            "where weights are computed (parametrizations)."
         )
     for index in fitting[0]:
         gradient, (parameter, plus) = gradients[index], list(sources.values())[index]
