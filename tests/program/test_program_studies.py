@@ -104,7 +104,7 @@ def test_the_export_of_a_command_can_be_typed(folder: Path, capsys: pytest.Captu
     capsys.readouterr()
     assert run("export", "plain") == 0
     exported = yaml.safe_load(capsys.readouterr().out)
-    assert exported["params"] == result.recommendation.parameters
+    assert exported["params"] == result.recommendation.params
     command = f"{sys.executable}{exported['command'].removeprefix('python')}"
     assert "val_loss" in subprocess.check_output(command, shell=True, text=True)
     assert run("export", "plain", "--format", "python") == 0
