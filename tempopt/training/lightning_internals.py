@@ -16,6 +16,9 @@ from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
 from torchmetrics import Metric
 
+from tempopt.training.lightning_package import in_either_package
+
+_WEIGHT_AVERAGING = in_either_package(StochasticWeightAveraging)
 TESTED_VERSIONS = ("2.6",)
 """Minor versions of Lightning that these were tested with."""
 
@@ -39,7 +42,7 @@ def max_epochs_with_steps(trainer: L.Trainer) -> int:
     """Return ``max_epochs`` without the epoch that weight averaging adds for batch norms."""
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
-        if isinstance(callback, StochasticWeightAveraging) and hasattr(callback, "_max_epochs"):
+        if isinstance(callback, _WEIGHT_AVERAGING) and hasattr(callback, "_max_epochs"):
             return callback._max_epochs
     assert trainer.max_epochs is not None
     return trainer.max_epochs
@@ -106,7 +109,7 @@ def resume_weight_averaging(trainer: L.Trainer) -> None:
     """Resume stochastic weight averaging at once, which Lightning resumes only with the next epoch."""
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
-        if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:
+        if isinstance(callback, _WEIGHT_AVERAGING) and callback._scheduler_state is not None:
             groups = trainer.optimizers[0].param_groups
             rates = [group["lr"] for group in groups]
             callback.on_train_epoch_start(trainer, trainer.lightning_module)

@@ -27,6 +27,7 @@ __all__ = [
     "ModelCheckpoint",
     "TensorBoardLogger",
     "WandbLogger",
+    "in_either_package",
     "lightning_package",
 ]
 
@@ -41,6 +42,11 @@ class _EitherPackage(type):
 
     def __instancecheck__(cls, instance: object) -> bool:
         return issubclass(type(instance), cls)
+
+
+def in_either_package(cls: type) -> Any:
+    """Return a stand-in for ``isinstance`` that covers one of Lightning's classes in both packages."""
+    return _EitherPackage(cls.__name__, (), {})
 
 
 if TYPE_CHECKING:

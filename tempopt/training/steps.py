@@ -17,6 +17,9 @@ from lightning.pytorch.callbacks import GradientAccumulationScheduler
 
 from tempopt.errors import SpecError
 from tempopt.training import lightning_internals as internals
+from tempopt.training.lightning_package import in_either_package
+
+_ACCUMULATION_SCHEDULER = in_either_package(GradientAccumulationScheduler)
 
 
 def current_step(trainer: L.Trainer) -> int:
@@ -59,7 +62,7 @@ def _estimated_steps(trainer: L.Trainer) -> float:
     total = trainer.estimated_stepping_batches
     max_epochs, num_batches = internals.max_epochs_with_steps(trainer), trainer.num_training_batches
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    schedulers = [callback for callback in callbacks if isinstance(callback, GradientAccumulationScheduler)]
+    schedulers = [callback for callback in callbacks if isinstance(callback, _ACCUMULATION_SCHEDULER)]
     has_other_epochs = schedulers or max_epochs != trainer.max_epochs
     if not has_other_epochs or max_epochs == -1 or not math.isfinite(num_batches):
         return total

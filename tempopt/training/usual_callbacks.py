@@ -19,9 +19,10 @@ from lightning.pytorch.callbacks import (
 
 from tempopt.class_loading import load_class
 from tempopt.errors import SpecError
+from tempopt.training.lightning_package import in_either_package
 
-_FOR_SCREENS = (ProgressBar, ModelSummary)
-_FOR_LOGGERS = (LearningRateMonitor, DeviceStatsMonitor, ThroughputMonitor)
+_FOR_SCREENS = tuple(map(in_either_package, (ProgressBar, ModelSummary)))
+_FOR_LOGGERS = tuple(map(in_either_package, (LearningRateMonitor, DeviceStatsMonitor, ThroughputMonitor)))
 _REFUSED: dict[type[L.Callback], str] = {
     LearningRateFinder: "chooses a learning rate for each run anew, so that runs differ in more than is "
     "searched. Take it out, and search the argument of the module, as in "
@@ -88,5 +89,5 @@ def _class_of(entry: Any) -> type:
 
 def _refuse(cls: type) -> None:
     for refused_class, reason in _REFUSED.items():
-        if issubclass(cls, refused_class):
+        if issubclass(cls, in_either_package(refused_class)):
             raise SpecError(f"trainer.callbacks: {cls.__name__} {reason}")
