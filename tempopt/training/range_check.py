@@ -87,8 +87,8 @@ def refuse_bounded(run: Run, loss: Callable[[], Any]) -> None:
                 if losses[0] == losses[1]:
                     lines.append(
                         f"search.{join_name(name, _ENDS[0])}: at {end:g} the loss is the same as at "
-                        f"{inside:g}, {losses[0][0]:.6g}: the module keeps {attachment.path} within bounds of "
-                        "its own (a clamp), or it has no effect there. Search within those bounds."
+                        f"{inside:g}, {losses[0][0]:.6g}: the module keeps {attachment.path} within bounds "
+                        "of its own (a clamp), or it has no effect there. Search within those bounds."
                     )
         finally:
             attachment.keep(plan)
