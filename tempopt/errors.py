@@ -19,7 +19,9 @@ TempoptError
 from __future__ import annotations
 
 import difflib
+import importlib.metadata
 import re
+import shlex
 from collections.abc import Collection, Iterable
 
 
@@ -182,6 +184,17 @@ _SECRET_QUERY = re.compile(
 _TOKEN = re.compile(r"(tempopt_[0-9a-f]{12}_)[A-Za-z0-9_-]{20,}")
 
 
+def install_command(extra: str) -> str:
+    """Return how to install the packages of an extra: by their own names, as tempopt is on no index."""
+    marker = re.compile(rf"extra == ['\"]{extra}['\"]")
+    packages = [
+        requirement.partition(";")[0].strip()
+        for requirement in importlib.metadata.requires("tempopt") or ()
+        if marker.search(requirement)
+    ]
+    return f"pip install {' '.join(shlex.quote(package) for package in packages)}"
+
+
 def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[str], use: str) -> UsageError:
     """Return the error that a package of an extra is not installed.
 
@@ -196,7 +209,7 @@ def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[s
     """
     if (error.name or "").partition(".")[0] not in packages:
         raise error
-    return UsageError(f"{use}, and {error.name} is not installed. Run: pip install 'tempopt[{extra}]'")
+    return UsageError(f"{use}, and {error.name} is not installed. Run: {install_command(extra)}")
 
 
 def mask_secrets(text: str) -> str:

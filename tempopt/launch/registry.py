@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from tempopt.class_loading import load_class
-from tempopt.errors import UsageError, unknown
+from tempopt.errors import UsageError, install_command, unknown
 from tempopt.launch.launcher import Launcher
 
 _BUILT_IN_PATHS = {
@@ -67,5 +67,5 @@ def _build_missing_engine_error(launcher_name: str, error: ImportError) -> Usage
         return None
     return UsageError(
         f"The launcher {launcher_name} needs the package {engine}, which is not installed here. "
-        f"Run: pip install 'tempopt[{launcher_name}]'"
+        f"Run: {install_command(launcher_name)}"
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
-from tempopt.errors import UsageError
+from tempopt.errors import UsageError, install_command
 from tempopt.files import replace as replace_file
 from tempopt.report import export
 from tempopt.report.alpha_spending import ledger_json
@@ -155,7 +155,7 @@ def _data_frame(rows: Sequence[Sequence[Any]], columns: Sequence[str]) -> DataFr
         from pandas import DataFrame
     except ImportError:
         raise UsageError(
-            "Frames need pandas, which is not installed. Run: pip install 'tempopt[dataframe]'"
+            f"Frames need pandas, which is not installed. Run: {install_command('dataframe')}"
         ) from None
     return DataFrame(rows, columns=list(columns))
 

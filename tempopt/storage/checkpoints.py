@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tempopt.errors import UsageError
+from tempopt.errors import UsageError, install_command
 from tempopt.files import absolute as absolute_path
 from tempopt.files import remove_new_empty_folders
 from tempopt.storage.rows import KINDS, Kind
@@ -219,7 +219,7 @@ def open_filesystem(url: str) -> tuple[Any, str]:
     except ImportError as error:
         remedy = f"{error}."
         if protocol in _EXTRAS:
-            remedy = f'Run: pip install "tempopt[{_EXTRAS[protocol]}]"'
+            remedy = f"Run: {install_command(_EXTRAS[protocol])}"
         raise UsageError(
             f"Checkpoints under {protocol}:// need a package that is missing. {remedy}"
         ) from error

@@ -13,7 +13,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from tempopt.errors import StorageError
+from tempopt.errors import StorageError, install_command
 from tempopt.storage.database_errors import classify_error, raise_storage_error
 from tempopt.storage.engines import server_engine, sqlite_engine
 from tempopt.storage.urls import DatabaseUrl
@@ -52,7 +52,7 @@ class Database:
             module, extra = _EXTRAS[self.dialect]
             raise StorageError(
                 f"The database {address.masked} needs the Python package {module}, which is not installed. "
-                f'Run: pip install "tempopt[{extra}]"'
+                f"Run: {install_command(extra)}"
             ) from None
 
     def read(self, work: Callable[[Connection], T]) -> T:

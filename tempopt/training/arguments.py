@@ -5,12 +5,15 @@ Replaces the long messages of jsonargparse by one line. ``build.py`` selects the
 
 from __future__ import annotations
 
+import argparse
 import copy
 import enum
 import functools
 import importlib
 import inspect
-from collections.abc import Mapping
+import re
+import typing
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tempopt.class_loading import load_class
@@ -135,6 +138,8 @@ class Arguments:
         from jsonargparse import Namespace
 
         wrapper: Namespace = Namespace(**{_KEY: namespace})  # type: ignore[no-untyped-call]
+        for value in vars(namespace).values():
+            _restore_callables(value)
         objects = self._parser.instantiate(wrapper)[_KEY]
         return {name: objects[name] for name in init_args}
 
@@ -181,7 +186,7 @@ class Arguments:
                 parser.parse_object({_KEY: {name: value}}, env=False)
             except (ArgumentError, TypeError, ValueError, KeyError):
                 path = f"{self.section}.{name}"
-                nested_fault = _object_fault(value, path)
+                nested_fault = None if _is_bare_callable(self.cls, name) else _object_fault(value, path)
                 allowed_text = _allowed_values_text(self.cls, name)
                 message = f"given {_format_value(value)}. Allowed for {self.called}: {allowed_text}."
                 lines.append(nested_fault or f"{path}: {message}")
@@ -204,10 +209,42 @@ def _parser(cls: type, argument_name: str | None = None) -> tuple[ArgumentParser
     skip: set[str | int] = (
         set() if argument_name is None else {n for n in _parser(cls)[1] if n != argument_name}
     )
+    # a mapping becomes a namespace when the object is made
+    namespaces = {name for name in _init_parameters(cls) if takes_namespace(cls, name)}
     argument_paths = parser.add_class_arguments(
-        cls, _KEY, fail_untyped=False, instantiate=False, sub_configs=True, skip=skip
+        cls, _KEY, fail_untyped=False, instantiate=False, sub_configs=True, skip=skip | namespaces
     )
-    return parser, list(dict.fromkeys(name.split(".")[1] for name in argument_paths))
+    names = list(dict.fromkeys(name.split(".")[1] for name in argument_paths))
+    for name in [*namespaces, *_popped_names(cls)]:
+        if name not in names and name not in skip:
+            parser.add_argument(f"--{_KEY}.{name}", type=dict if name in namespaces else Any)
+            names.append(name)
+    return parser, names
+
+
+def _init_parameters(cls: type) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(vars(cls)["__init__"]).parameters if "__init__" in vars(cls) else {}
+
+
+def _popped_names(cls: type) -> list[str]:
+    """Return the names that a constructor takes out of its ``**kwargs`` by itself."""
+    kinds = {name: init_parameter.kind for name, init_parameter in _init_parameters(cls).items()}
+    keywords = [name for name, kind in kinds.items() if kind is inspect.Parameter.VAR_KEYWORD]
+    if not keywords:
+        return []
+    try:
+        source = inspect.getsource(vars(cls)["__init__"])
+    except (OSError, TypeError):
+        return []
+    pattern = rf"\b{keywords[0]}(?:\.pop\(|\.get\(|\[)\s*[\"'](\w+)[\"']"
+    return list(dict.fromkeys(re.findall(pattern, source)))
+
+
+def takes_namespace(cls: type, name: str) -> bool:
+    """Return whether an argument is annotated as ``argparse.Namespace``."""
+    init_parameter = parameter(cls, name)
+    hint = None if init_parameter is None else init_parameter.annotation
+    return hint is argparse.Namespace or hint in ("argparse.Namespace", "Namespace")
 
 
 def parameter(cls: type, name: str) -> inspect.Parameter | None:
@@ -224,12 +261,23 @@ def _allowed_values_text(cls: type, name: str) -> str:
     init_parameter = parameter(cls, name)
     if init_parameter is None or init_parameter.annotation is inspect.Parameter.empty:
         return "any value"
+    if _is_bare_callable(cls, name):
+        return (
+            "a function; to give a class by class_path, annotate the argument with what it makes, as in "
+            f"{name}: Callable[[Iterable], torch.optim.Optimizer]"
+        )
     hint = init_parameter.annotation
     if isinstance(hint, str):
         hint = vars(importlib.import_module(cls.__module__)).get(hint, hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return ", ".join(member.name for member in hint)
     return hint if isinstance(hint, str) else inspect.formatannotation(hint)
+
+
+def _is_bare_callable(cls: type, name: str) -> bool:
+    init_parameter = parameter(cls, name)
+    hint = None if init_parameter is None else init_parameter.annotation
+    return hint in (Callable, typing.Callable, "Callable")
 
 
 def _format_value(value: object) -> str:
@@ -249,6 +297,29 @@ def _object_fault(value: object, path: str) -> str | None:
     except SpecError as error:
         return str(error)
     return None
+
+
+def _restore_callables(value: object) -> None:
+    """Put functions that are defaults of objects back, which jsonargparse gives as the text of their path."""
+    from jsonargparse import Namespace
+
+    if isinstance(value, list):
+        for entry in value:
+            _restore_callables(entry)
+    if not isinstance(value, Namespace) or not isinstance(value.get("class_path"), str):
+        return
+    init_args = value.get("init_args")
+    if not isinstance(init_args, Namespace):
+        return
+    cls = load_class(value["class_path"], base=object, where="class_path")
+    for name, argument in list(vars(init_args).items()):
+        init_parameter = parameter(cls, name)
+        default = None if init_parameter is None else init_parameter.default
+        if isinstance(argument, str) and inspect.isroutine(default):
+            if argument.rpartition(".")[2] == default.__name__ and argument != default.__name__:
+                init_args[name] = default
+        else:
+            _restore_callables(argument)
 
 
 def _to_plain(value: object) -> Any:

@@ -5,6 +5,7 @@ Creates objects and checks everything that needs no training; it neither sets se
 
 from __future__ import annotations
 
+import argparse
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,7 +28,7 @@ from tempopt.temperature.parameters import (
     drop_unused_params,
 )
 from tempopt.temperature.plan import CUSTOM_NUMBER_PREFIX, flatten_schedule_args, is_custom_number
-from tempopt.training.arguments import Arguments, loaders, parameter
+from tempopt.training.arguments import Arguments, loaders, parameter, takes_namespace
 
 if TYPE_CHECKING:
     import lightning as L
@@ -91,7 +92,8 @@ class ProgramFactory:
         data = _section("data", program.data, LightningDataModule, faults) if program.data else None
         trainer_args = {name: value for name, value in program.trainer.items() if name != "logger"}
         try:
-            trainer_args["callbacks"] = without_screens(trainer_args.get("callbacks"))
+            if "callbacks" in trainer_args:
+                trainer_args["callbacks"] = without_screens(trainer_args["callbacks"])
         except SpecError as error:
             faults.append(str(error))
         package = lightning.pytorch if model is None else lightning_package(model.cls)
@@ -120,11 +122,16 @@ class ProgramFactory:
         Raises:
             SpecError: A parameter is unknown, of the wrong type, or cannot be put on this module.
         """
+        from lightning.pytorch.utilities.model_helpers import is_overridden
+
         values = self._model.values(self._split(parameters)["model"])
         if self.tempered:
             attention_args = _effective_params({name: values[name] for name in _ATTENDED if name in values})
             values = {name: value for name, value in values.items() if name not in _ATTENDED} | attention_args
         module: L.LightningModule = _instantiate(self._model, values)
+        # layers that are made here are attached to; Lightning has it return at once the second time
+        if is_overridden("configure_model", module):
+            module.configure_model()
         return module
 
     def datamodule(self, parameters: Mapping[str, Any]) -> L.LightningDataModule | None:
@@ -402,8 +409,19 @@ def _section(section: str, settings: Mapping[str, Any], base: type, faults: list
 
 
 def _instantiate(arguments: Arguments, values: Mapping[str, Any]) -> Any:
+    values = {
+        name: argparse.Namespace(**value)
+        if isinstance(value, Mapping) and takes_namespace(arguments.cls, name)
+        else value
+        for name, value in values.items()
+    }
     try:
         return arguments.cls(**values)
     except Exception as error:
+        if isinstance(error, AttributeError) and isinstance(error.obj, dict):
+            raise SpecError(
+                f"{arguments.section}: {arguments.called} reads {error.name} as an attribute of a mapping. "
+                "Annotate the argument as argparse.Namespace, which it is then given as."
+            ) from error
         error.add_note(f"while making {arguments.called} with {dict(values)!r}")
         raise

@@ -166,3 +166,13 @@ def _logged_names(cls: type) -> Iterator[tuple[str, str]]:
             for name in names if call.func.attr in ("log", "log_dict") else ():
                 if isinstance(name, ast.Constant) and isinstance(name.value, str):
                     yield method.name, name.value
+                elif isinstance(name, ast.JoinedStr) and (validated_name := _name_in_validation(name)):
+                    yield method.name, validated_name
+
+
+def _name_in_validation(name: ast.JoinedStr) -> str | None:
+    """Return what ``f"{mode}_loss"`` is where the mode, a phase of training, is ``val``; None for others."""
+    placeholders = [part for part in name.values if isinstance(part, ast.FormattedValue)]
+    texts = [part.value if isinstance(part, ast.Constant) else "val" for part in name.values]
+    is_of_phase = len(placeholders) == 1 and isinstance(name.values[0], ast.FormattedValue)
+    return "".join(map(str, texts)) if is_of_phase else None

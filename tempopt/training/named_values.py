@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from tempopt.attention.attach.attachment import attach_untested
 from tempopt.attention.attach.number_path import AttributePath, find_number, suggest_attributes
@@ -157,8 +158,12 @@ def attach_attention_temperature(built: RunComponents, program: Program) -> Temp
     except AttachError as error:
         refusal = str(error)
         advice = ""
+        if "No attention was found" in refusal and is_overridden("setup", module):
+            advice = (
+                " Layers that setup makes are not there yet: make them in __init__ or in configure_model."
+            )
         if "No attention was found" in refusal and not program.values:
-            advice = other_temperatures(module)
+            advice += other_temperatures(module)
         raise AttachError(f"{refusal}{advice}") from error
 
 

@@ -77,4 +77,6 @@ def test_one_attempt_can_be_asked_for(run_logs: Callable[..., str]) -> None:
 
 def test_where_nothing_is_kept_it_is_said_why_and_where_results_are(run_logs: Callable[..., str]) -> None:
     assert run_logs([]).startswith("Study pairs: nothing is logged. Only the output")
-    assert run_logs(["search-12"], ticket="search-12").startswith("search-12: nothing is logged. Only the output")
+    assert run_logs(["search-12"], ticket="search-12").startswith(
+        "search-12: nothing is logged. Only the output"
+    )

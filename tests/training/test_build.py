@@ -228,7 +228,8 @@ def test_every_kind_of_argument_is_read_as_lightning_reads_it(program: Make) -> 
 
 def test_each_run_has_objects_of_its_own(program: Make) -> None:
     model = with_init_args(STOCK, scale={"class_path": "their_module.Scale"}, sizes=[1, 2])
-    callback = {"class_path": "lightning.pytorch.callbacks.Timer", "init_args": {"duration": "00:01:00:00"}}
+    callback = {"class_path": "lightning.pytorch.callbacks.GradientAccumulationScheduler"}
+    callback["init_args"] = {"scheduling": {4: 2}}  # type: ignore[assignment]
     stock_program = program(model, attach=AUTO, callbacks=[callback])
     first, second = build(stock_program, {"width": 1}), build(stock_program, {"width": 2})
     assert first.trainer_kwargs["callbacks"][0] is not second.trainer_kwargs["callbacks"][0]

@@ -163,7 +163,9 @@ def test_a_token_that_views_reads_and_does_no_more(
         ("compare", {"spec": spec_of("new"), "sets": ["{}", "{temperature_init: 2}"]}),
         ("stop", {"study": "mine"}),
     ):
-        with pytest.raises(AccessDenied, match=r"The token of coder has the scopes view; .* takes the scope submit"):
+        with pytest.raises(
+            AccessDenied, match=r"The token of coder has the scopes view; .* takes the scope submit"
+        ):
             ask(viewer, tool, **arguments)
     # what it may not pause it does not try to, though all is spent
     time.sleep(0.5)
