@@ -200,6 +200,18 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
         trained=_values_in_optimizers(run),
     )
     run.detach()
+    return _try_further_trainings(request, eager_request, finished, ranks, channel, stages)
+
+
+def _try_further_trainings(
+    request: RunRequest,
+    eager_request: RunRequest,
+    finished: Finished,
+    ranks: Ranks,
+    channel: Channel,
+    stages: _Stages,
+) -> Finished:
+    """Train in the other ways of a study; return what they add to the message of the first training."""
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     one_step = LocalChannel(send=channel.send, should_stop=lambda: True)
     second_run = LightningRun(eager_request, one_step, ranks)

@@ -132,26 +132,12 @@ class LightningRun:
         self._checkpoints = self._own_checkpoints()
         self.stop_signals = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.stop_signals.keeps = self._checkpoints is not None
-        metric = request.program.metric
-        self._callback = ReportCallback(
-            metric=metric,
-            on_report=self._report,
-            on_heartbeat=self._beat,
-            stop_signals=self.stop_signals,
-            sum_weights=self._sum_weights,
-        )
-        self._keeping = CheckpointCallback(
-            self._checkpoints,
-            is_due_at_validation=request.checkpoint_every is None,
-            ranks=ranks,
-            stop_signals=self.stop_signals,
-            on_saved=lambda saved: self._send(CheckpointSaved, saved=saved),
-        )
+        self._create_reporting_callbacks(request)
         # observation would need a second compilation
         is_observed = request.observe and request.program.compile is None
         observer = AttentionObserver(self.tempered, request.seed, maps=request.maps)
         self._observed = observer if is_observed else None
-        self._units = PerItemMetricCallback(metric)
+        self._units = PerItemMetricCallback(request.program.metric)
         self._follow = TemperatureCallback(validate_at=request.program.validate_at, tempered=self.tempered)
         self._trackers = Trackers(
             built.loggers,
@@ -165,6 +151,22 @@ class LightningRun:
         self.trainer = self._trainer(self._trackers.options(options))
         gpu_memory.start_memory_tracking(self._device, request.memory_share)
         self._beat(0)
+
+    def _create_reporting_callbacks(self, request: RunRequest) -> None:
+        self._callback = ReportCallback(
+            metric=request.program.metric,
+            on_report=self._report,
+            on_heartbeat=self._beat,
+            stop_signals=self.stop_signals,
+            sum_weights=self._sum_weights,
+        )
+        self._keeping = CheckpointCallback(
+            self._checkpoints,
+            is_due_at_validation=request.checkpoint_every is None,
+            ranks=self._ranks,
+            stop_signals=self.stop_signals,
+            on_saved=lambda saved: self._send(CheckpointSaved, saved=saved),
+        )
 
     @property
     def owner(self) -> Any:
