@@ -127,7 +127,7 @@ def test_a_class_that_no_name_leads_to_is_refused() -> None:
         spec(model=Local)
     Local.__qualname__ = "Toy"
     Local.__module__ = "tempopt.testing.toys"
-    with pytest.raises(SpecError, match=r"model: .*toys.Toy is another one by now"):
+    with pytest.raises(SpecError, match=r"model: .*toys.Toy is now a different class"):
         spec(model=Local)
 
 

@@ -129,7 +129,7 @@ def test_an_explanation_is_of_a_verdict_that_there_is_and_of_nothing_else(
         add_explanation(store, unproved, open_yet.spec)
     row = store_study(store, study)
     for options in ({"add_trials": 3}, {"add_pairs": 3}, {"retry_failed": True}):
-        with pytest.raises(UsageError, match="and an explanation were requested at once"):
+        with pytest.raises(UsageError, match="and an explanation were requested together"):
             ResumeRequest(study="pairs", explain=True, **options)
     assert len(store.tickets(row.id)) == len(study.rows)
     notes: list[str] = []
