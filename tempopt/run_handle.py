@@ -15,11 +15,8 @@ RUN_FILE = "TEMPOPT_RUN"
 """Environment variable with the path of the file that describes the run of a command."""
 REPORTS, STOP = "reports.jsonl", "stop"
 """Files beside it: a line for each report, and the wish that the run end."""
-RUN_JSON = "run.json"
-"""Name of the file that describes a run."""
-PROGRAM_FILES = (RUN_JSON, REPORTS, STOP)
 FILES = "files"
-"""Folder beside it, for what the run writes itself."""
+"""Folder for what a run writes itself."""
 ATTACHED = {"attached": True}
 """Line of the reports of a process that has read its run."""
 

@@ -32,6 +32,7 @@ from tempopt.spec import sections as settings
 from tempopt.spec import study_spec as spec
 from tempopt.spec import yaml_source
 from tempopt.spec.lightning_config import GOVERNED
+from tempopt.spec.program_section import ProgramSection
 from tempopt.spec.resources import Resources
 from tempopt.spec.sections import COMPILE_MODES, StudySection
 from tempopt.temperature import NEUTRAL, TEMPERATURE_PARAMETERS
@@ -165,9 +166,10 @@ def test_what_python_imports_from_tempopt_is_public() -> None:
 @pytest.mark.parametrize("block", _blocks_in("yaml"))
 def test_yaml_is_a_spec_or_a_part_of_one(block: CodeBlock, tmp_path: Path) -> None:
     spec_data = yaml_source.parse(block.text, source=block.location).data
-    if not {"study", "model", "search"} <= set(spec_data):
-        spec_data = _laid_over(_BASE_SPEC, spec_data)
-    spec_data.setdefault("trainer", _BASE_SPEC["trainer"])
+    if "program" not in spec_data:
+        if not {"study", "model", "search"} <= set(spec_data):
+            spec_data = _laid_over(_BASE_SPEC, spec_data)
+        spec_data.setdefault("trainer", _BASE_SPEC["trainer"])
     spec.StudySpec.parse(spec_data, source=block.location)
 
 
@@ -198,6 +200,7 @@ ROWS = dict(re.findall(r"^\| `([\w.]+)` \| (.*) \|$", SPECS, flags=re.MULTILINE)
     [
         (StudySection, "study."),
         (settings.AttachSection, "attach."),
+        (ProgramSection, "program."),
         (Resources, "resources."),
     ],
 )

@@ -57,7 +57,7 @@ class Snapshot:
         workers: One view per worker: those of the agent that shows this by slot, then those of others.
         elapsed: Seconds since this search or resume began.
         remaining: Estimate of the seconds left; None while there is none.
-        confirms_on: The data that confirming runs are measured on: ``test`` or ``validate``.
+        confirms_on: The data that confirming runs are measured on: ``test``, ``validate`` or ``program``.
     """
 
     study: str
@@ -72,7 +72,7 @@ class Snapshot:
     workers: list[WorkerView] = field(default_factory=list)
     elapsed: float
     remaining: float | None = None
-    confirms_on: Literal["test", "validate"] = "validate"
+    confirms_on: Literal["test", "validate", "program"] = "validate"
 
 
 class Observer(Protocol):

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, cast, overload
 
 from tempopt.agent.observer import Observer
 from tempopt.api.classes import (
@@ -55,6 +55,9 @@ class FunctionKeywords(TypedDict, total=False):
     metric: str | None
     direction: str | None
     name: str | None
+
+
+_FUNCTION_KEYWORDS = tuple(FunctionKeywords.__annotations__)
 
 
 class CompareKeywords(TypedDict, total=False):
@@ -166,15 +169,16 @@ def search(
         StudyFailed: Nothing could be trained, or the store was away for too long.
         KeyboardInterrupt: After everything was saved; the message says how to go on.
     """
-    of_function = {key: options.pop(key, None) for key in FunctionKeywords.__annotations__}  # type: ignore[misc]
+    other_options: dict[str, Any] = dict(options)
+    of_function = {name: other_options.pop(name, None) for name in _FUNCTION_KEYWORDS}
     if callable(spec):
         spec = spec_of_function(spec, **of_function)
-    elif names := [key for key, value in of_function.items() if value is not None]:
+    elif names := [name for name, value in of_function.items() if value is not None]:
         raise UsageError(f"{', '.join(names)}: for a function alone. A spec says it itself.")
     request = SearchRequest(
         spec=load_search_spec(spec), trials=trials, add_trials=add_trials, enqueue=enqueue
     )
-    return _carry_out(request, wait=wait, submit=submit, **options)
+    return _carry_out(request, wait=wait, submit=submit, **cast(_Common, other_options))
 
 
 @overload

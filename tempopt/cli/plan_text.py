@@ -58,6 +58,6 @@ def _lines(forecast: StudyForecast) -> list[str]:
     if forecast.detectable.comparisons > 1:
         lines.append(
             "It has to be shown against the baseline and against the winner's twin: its other parameters at "
-            "the baseline's temperature."
+            f"{forecast.baseline}."
         )
     return lines

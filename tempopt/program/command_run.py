@@ -100,7 +100,9 @@ class CommandRun(ProgramRun):
 
     def _environment(self, run_file: Path) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
-        return environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
+        # what is printed is a sign of life, and to be seen while it runs
+        defaults = {"PYTHONUNBUFFERED": "1"}
+        return defaults | environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
 
     def _watch(self, process: subprocess.Popen[bytes], log: CappedLog, folder: RunFolder) -> None:
         assert process.stdout is not None

@@ -107,7 +107,7 @@ class ProgramRun(abc.ABC):
             self.channel.send(Progress(**self._run, step=self.last_step))
 
     def end_with(self, value: float) -> Finished:
-        """Return the message of a run that has come to its end with a value."""
+        """Return the message of a run that has ended with a value."""
         return self.finished("complete" if math.isfinite(value) else "diverged", value)
 
     def finished(

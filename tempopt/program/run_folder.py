@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tempopt.run_handle import FILES, REPORTS, RUN_JSON, STOP
+from tempopt.run_handle import FILES, REPORTS, STOP
 from tempopt.training.messages import LOG, ProgramRequest
+
+_RUN_JSON = "run.json"
+_FILE_OF_RUN = re.compile(rf"attempt-\d+/({_RUN_JSON}|{REPORTS}|{STOP})|{FILES}/.+")
 
 
 class RunFolder:
-    """The folder of one attempt at a run; what an earlier attempt at the same run has left is kept.
+    """The folder of one attempt at a run; what earlier attempts at the same run have left is kept.
 
     Args:
         request: The run.
@@ -28,33 +32,29 @@ class RunFolder:
 
     def __init__(self, request: ProgramRequest) -> None:
         assert request.folder is not None, "a run without a folder"
-        folder = Path(request.folder).absolute()
-        self.log, self.run_file, self.files = folder / LOG, folder / RUN_JSON, folder / FILES
-        self._reports, self._stop = folder / REPORTS, folder / STOP
-        self._offset = 0
-        key = _run_key(request)
-        if request.attempt == 1 or _read_key(self.run_file) != key:
+        folder, key = Path(request.folder).absolute(), _run_key(request)
+        # a process of an attempt that was given up may write on for a while
+        attempt_folder = folder / f"attempt-{request.attempt}"
+        self.log, self.files, self.run_file = folder / LOG, folder / FILES, attempt_folder / _RUN_JSON
+        self._reports, self._stop, self._offset = attempt_folder / REPORTS, attempt_folder / STOP, 0
+        self.earlier_reports: dict[int, float] = {}
+        earlier_folders = [folder / f"attempt-{attempt}" for attempt in range(1, request.attempt)]
+        continued_folders = [path for path in earlier_folders if _read_key(path / _RUN_JSON) == key]
+        for path in continued_folders:
+            lines, _ = _read_lines(path / REPORTS, 0)
+            self.earlier_reports |= {line["step"]: line["value"] for line in lines if "step" in line}
+        if not continued_folders:
             shutil.rmtree(self.files, ignore_errors=True)
-            self._reports.unlink(missing_ok=True)
-        self._stop.unlink(missing_ok=True)
-        self.files.mkdir(parents=True, exist_ok=True)
-        self.earlier_reports: dict[int, float] = {
-            line["step"]: line["value"] for line in self.new_lines() if "step" in line
-        }
+        shutil.rmtree(attempt_folder, ignore_errors=True)
+        for path in (self.files, attempt_folder):
+            path.mkdir(parents=True, exist_ok=True)
         data = {"key": key, "params": request.parameters, "seed": request.seed, "folder": str(self.files)}
         self.run_file.write_text(json.dumps(data), encoding="utf-8")
 
     def new_lines(self) -> list[dict[str, Any]]:
         """Return the lines of the reports that were completed since the last call."""
-        try:
-            with self._reports.open("rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-        except FileNotFoundError:
-            return []
-        complete_data = data[: data.rfind(b"\n") + 1]
-        self._offset += len(complete_data)
-        return [json.loads(line) for line in complete_data.splitlines()]
+        lines, self._offset = _read_lines(self._reports, self._offset)
+        return lines
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append a line to the reports."""
@@ -64,6 +64,23 @@ class RunFolder:
     def ask_to_stop(self) -> None:
         """Tell the process to end."""
         self._stop.touch()
+
+
+def is_file_of_run(path: str) -> bool:
+    """Return whether a file in the folder of a run, by its path there, is one of a program."""
+    return _FILE_OF_RUN.fullmatch(path) is not None
+
+
+def _read_lines(path: Path, offset: int) -> tuple[list[dict[str, Any]], int]:
+    """Return the complete lines of a file behind an offset, and the offset of their end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], offset
+    complete_data = data[: data.rfind(b"\n") + 1]
+    return [json.loads(line) for line in complete_data.splitlines()], offset + len(complete_data)
 
 
 def _run_key(request: ProgramRequest) -> str:

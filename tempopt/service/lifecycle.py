@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tempopt.errors import StorageError, StoreNotBegun, StudyNotFound, UsageError
-from tempopt.run_handle import FILES, PROGRAM_FILES
+from tempopt.program.run_folder import is_file_of_run
 from tempopt.storage import checkpoints, urls
 from tempopt.storage.liveness import active_agents, machine_id, short_agent_name
 from tempopt.storage.opening import as_remote_store, open_store
@@ -215,8 +215,8 @@ def _is_own(name: str, inner_path: str) -> bool:
     """Return whether tempopt wrote a file of a study's folder, given its place in it."""
     if not inner_path:
         return _UNDELIVERED.fullmatch(name) is not None
-    is_of_program = inner_path in PROGRAM_FILES or inner_path.startswith(f"{FILES}/")
-    is_file = inner_path == LOG or checkpoints.CHECKPOINT.fullmatch(inner_path) is not None or is_of_program
+    is_checkpoint = checkpoints.CHECKPOINT.fullmatch(inner_path) is not None
+    is_file = inner_path == LOG or is_checkpoint or is_file_of_run(inner_path)
     return is_file and checkpoints.RUN.fullmatch(name) is not None
 
 

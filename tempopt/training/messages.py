@@ -174,7 +174,7 @@ class ProgramRequest(RunMessage):
         seed: Seed of the run, below ``NUM_PROGRAM_SEEDS``.
         names: Names under which its value is measured.
         folder: Local folder for the log and the files of this ticket; None only to check.
-        grace: Seconds that it has to end once it is told to stop.
+        grace: Seconds that it has to end after a request to stop.
         task: ``train``, or ``check``: only see whether it can be started.
     """
 

@@ -315,7 +315,7 @@ def test_a_class_without_source_is_refused(cells: Run) -> None:
     main = cells("from tempopt.testing.toys import Toy\nexec('class Model(Toy): pass')")
     with pytest.raises(SpecError, match="Model, which has no source that can be read"):
         spec(model=main.Model)
-    with pytest.raises(SpecError, match="has no class Nothing"):
+    with pytest.raises(SpecError, match="has no class or function Nothing"):
         spec(model={"class_path": "__main__.Nothing"})
 
 

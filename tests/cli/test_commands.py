@@ -13,12 +13,12 @@ from tempopt import __version__, cli
 from tempopt.errors import SpecError, StudyFailed
 
 OPTIONS = """
-    --address --all-pairs --any --attempt --baseline --certificate --checkpoints --command --detach --direction
-    --dry-run --earlier --enqueue --expires --force --format --from --from-storage --full --gpu-hours --heads
-    --host --json --key --launch --launcher --max-runs --metric --name --no-report --output --pairs --plotlyjs --port
-    --retry-failed --run-hours --runs --scenario --scope --server --set --storage --storage-file --studies
-    --submit --token-file --top --trials --trust-proxy --until-idle --user --vary --verbose --watch --weights
-    --winner --without --workers --yes -o
+    --address --all-pairs --any --attempt --baseline --certificate --checkpoints --command --detach
+    --direction --dry-run --earlier --enqueue --expires --force --format --from --from-storage --full
+    --gpu-hours --heads --host --json --key --launch --launcher --max-runs --metric --name --no-report
+    --output --pairs --plotlyjs --port --retry-failed --run-hours --runs --scenario --scope --server --set
+    --storage --storage-file --studies --submit --token-file --top --trials --trust-proxy --until-idle
+    --user --vary --verbose --watch --weights --winner --without --workers --yes -o
 """
 
 

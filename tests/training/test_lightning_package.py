@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +22,10 @@ from tempopt.service.template import render_spec_template
 from tempopt.training.build import check_space
 from tempopt.training.describe import inspect_module
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest
-from tempopt.training.run import Run
+from tempopt.training.run import LightningRun
 from tests.toy_study import SMALL
 from tests.training.package_modules import PLAttending, PLAttendingData
 from tests.training.shared_trainings import assert_same_state, check_resume
-from tests.training_fixtures import TRAINING_TESTS
 
 PLAN = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
 OPTIONS: dict[str, Any] = {
@@ -107,7 +105,7 @@ def test_a_run_is_that_of_the_same_module_on_lightning(
     request_for: Any, listener: Any, trainer: dict[str, Any]
 ) -> None:
     runs = [
-        Run(make_request(request_for, prefix, trainer=trainer, observe=True), listener())
+        LightningRun(make_request(request_for, prefix, trainer=trainer, observe=True), listener())
         for prefix in ("", "PL")
     ]
     on_lightning, on_other = (run.execute() for run in runs)
@@ -137,7 +135,7 @@ def test_loggers_and_callbacks_of_the_other_package_serve_its_runs(
         folder=str(tmp_path / "search-1"),
         label=RunLabel(**label),
     )
-    Run(request, listener()).execute()
+    LightningRun(request, listener()).execute()
     assert (tmp_path / "mine" / "search-1" / "last.ckpt").is_file()
     assert "temperature/0" in (tmp_path / "s" / "search-1" / "metrics.csv").read_text()
 
@@ -155,7 +153,6 @@ def test_init_writes_a_spec_of_which_a_search_reaches_a_verdict(
     request_for: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(TRAINING_TESTS), prepend=os.pathsep)
     spec = yaml.safe_load(render_spec_template(inspect_module("package_modules.PLAttending")))
     assert (spec["study"]["metric"], spec["study"]["direction"]) == ("val_loss", "minimize")
     assert spec["model"]["class_path"] == "package_modules.PLAttending"

@@ -33,7 +33,7 @@ _MAX_CODES = 5
 _PACKAGES = ("tempopt", "torch", "lightning", "torchmetrics", "optuna", "numpy")
 _PLOTS_OF_A_COMPARISON = ("differences", "cost")
 _PLOTS_OF_ATTENTION = ("entropy",)
-_PLOTS_OF_TEMPERATURE = ("schedule", "landscape", "constant", *_PLOTS_OF_ATTENTION)
+_PLOTS_OF_TEMPERATURE = ("schedule", "landscape", "constant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +89,12 @@ def plot_keys(result: StudyResult) -> tuple[str, ...]:
     """Return the keys in PLOTS of the plots that a report of this kind of study has, in their order."""
     if result.spec.compare is not None:
         return _PLOTS_OF_A_COMPARISON
-    spec, left_out = result.spec, () if result.spec.attends else _PLOTS_OF_ATTENTION
+    spec, left_out = result.spec, set[str]()
+    # what attention does inside of a program is not seen
+    if spec.program is not None or not spec.attends:
+        left_out |= {*_PLOTS_OF_ATTENTION}
     if not spec.attends and not spec.temperatures:
-        left_out = _PLOTS_OF_TEMPERATURE
-    elif spec.program is not None:
-        # what attention does inside of it is not seen
-        left_out = _PLOTS_OF_ATTENTION
+        left_out |= {*_PLOTS_OF_TEMPERATURE}
     return tuple(key for key in PLOTS if key not in left_out)
 
 

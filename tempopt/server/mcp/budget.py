@@ -147,7 +147,8 @@ class BudgetStatus:
             if not limit.remaining:
                 lines.append(limit.text)
             elif amount is None or amount > limit.remaining:
-                amount_text = "an unknown number of" if amount is None else f"up to {amount:.4g}"
+                unknown_text = "without study.limits.gpu_hours an unknown number of"
+                amount_text = unknown_text if amount is None else f"up to {amount:.4g}"
                 lines.append(f"it takes {amount_text} {limit.unit}, and {limit.text}")
         open_accounts = [account for account in self.accounts if account.study.state != "done"]
         endless = [account.study.name for account in open_accounts if account.most_gpu_hours is None]

@@ -354,7 +354,10 @@ def _need(spec: StudySpec, forecast: StudyForecast) -> BudgetNeed:
     """Return the most that a study takes, by its forecast and its own limit."""
     hours = forecast.max_gpu_hours
     limit = spec.study.limits.gpu_hours
-    if hours is not None and limit is not None and spec.compare is None:
+    if hours is None:
+        # how long a program runs is not known, and the study is paused at its limit
+        hours = limit
+    elif limit is not None and spec.compare is None:
         # the search ends in time for what proves it
         hours = min(hours, limit)
     return BudgetNeed(runs=most_runs(spec), gpu_hours=hours)
