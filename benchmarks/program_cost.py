@@ -30,8 +30,8 @@ MOST_CPU_SECONDS = 0.05
 
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and of all that have ended below it."""
-    own, ended = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in (own, ended))
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def bare_cost(runs: int) -> float:

@@ -5,11 +5,12 @@ Loads neither torch nor Lightning, and of tempopt only what is used: a script pa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 RUN_FILE = "TEMPOPT_RUN"
 """Environment variable with the path of the file that describes the run of a command."""
@@ -25,8 +26,8 @@ class RunParams(dict[str, Any]):
     """Parameters of a run: temperature parameters, and ordinary ones that :func:`tempopt.attach` ignores."""
 
 
-class Reporter(Protocol):
-    """Where the reports of a run go, and where the wish that it end comes from."""
+class Reporter:
+    """Where the reports of a run go; outside of a study nowhere, and nothing ends the run."""
 
     def report(self, value: float, step: int | None) -> None:
         """Report a value; step None: one more than the last one."""
@@ -34,18 +35,10 @@ class Reporter(Protocol):
     @property
     def should_stop(self) -> bool:
         """Whether the run is to end."""
+        return False
 
 
-class NoReporter:
-    """Outside of a study nothing is reported, and nothing ends the run."""
-
-    should_stop = False
-
-    def report(self, value: float, step: int | None) -> None:
-        """Do nothing."""
-
-
-class FileReporter:
+class FileReporter(Reporter):
     """Reports of a process that a worker has started, in the folder of its run.
 
     Args:
@@ -90,7 +83,7 @@ class Run:
         self.params = RunParams(params)
         self.seed = seed
         self.folder = folder
-        self._reporter: Reporter = reporter or NoReporter()
+        self._reporter = reporter or Reporter()
 
     def report(self, value: float, step: int | None = None) -> None:
         """Report a value of the metric in the course of training, by which runs are pruned.
@@ -173,15 +166,11 @@ def current_run(*, params: Mapping[str, Any] | None = None, seed: int = 0) -> Ru
     return Run({**defaults, **data["params"]}, data["seed"], Path(data["folder"]), _file_reporters[path])
 
 
-class ActiveRun:
-    """A context in which :func:`current_run` returns a run: that of the function in it."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def __enter__(self) -> Run:
-        _active.append(self._run)
-        return self._run
-
-    def __exit__(self, *error: object) -> None:
-        _active.remove(self._run)
+@contextlib.contextmanager
+def activate(run: Run) -> Iterator[None]:
+    """Have :func:`current_run` return a run: that of the function which is called meanwhile."""
+    _active.append(run)
+    try:
+        yield
+    finally:
+        _active.remove(run)

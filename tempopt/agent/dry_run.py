@@ -180,13 +180,10 @@ def _check_program(spec: StudySpec, worker: WorkerProcess) -> None:
     """Have a worker check that a command or a function is there; nothing is run."""
     program = spec.build_program()
     assert not isinstance(program, Program), "a LightningModule is tried and not checked"
-    parameters: Mapping[str, Any] = {name: domain.probes[0] for name, domain in spec.search.items()}
-    if spec.compare is not None:
-        parameters = spec.compare[0].parameters
-    request = ProgramRequest(
-        ticket=0, attempt=0, program=program, parameters=dict(parameters), seed=0, task="check"
+    parameters = {name: values[0] for _, name, values in spec.written_parameters()}
+    worker.send(
+        ProgramRequest(ticket=0, attempt=0, program=program, parameters=parameters, seed=0, task="check")
     )
-    worker.send(request)
     _receive_answer(worker)
 
 

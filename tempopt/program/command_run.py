@@ -21,7 +21,7 @@ from tempopt.program.process_tree import adopt_orphans, kill_descendants, reap_c
 from tempopt.program.program_run import ProgramRun
 from tempopt.program.run_folder import RunFolder
 from tempopt.run_handle import ATTACHED, RUN_FILE
-from tempopt.spec.command import Command
+from tempopt.spec.command import CommandTemplate
 from tempopt.spec.program import CommandProgram
 from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
@@ -47,7 +47,7 @@ class CommandRun(ProgramRun):
     def __init__(self, request: ProgramRequest, program: CommandProgram, channel: Channel) -> None:
         super().__init__(request, channel)
         self._program = program
-        self._command = Command.parse(program.command)
+        self._command = CommandTemplate.parse(program.command)
         self._variables, self._words = self._command.fill(request.parameters, request.seed)
         self._path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
         self._reader = None if program.pattern is None else ValueReader(program.pattern)

@@ -16,7 +16,7 @@ from tempopt.class_loading import import_module
 from tempopt.errors import SpecError, unknown
 from tempopt.program.program_run import BEAT_SECONDS, ProgramRun
 from tempopt.program.run_folder import RunFolder
-from tempopt.run_handle import ActiveRun, Run
+from tempopt.run_handle import Reporter, Run, activate
 from tempopt.spec.program import FunctionProgram
 from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
@@ -63,7 +63,7 @@ class FunctionRun(ProgramRun):
         self.send_started(folder.earlier_reports)
         value: object = None
         try:
-            with ActiveRun(run), self._signs_of_life(folder.log):
+            with activate(run), self._signs_of_life(folder.log):
                 value = self._function(run)
         except RunStopped:
             pass
@@ -102,7 +102,7 @@ class FunctionRun(ProgramRun):
             thread.join()
 
 
-class _WorkerReporter:
+class _WorkerReporter(Reporter):
     """Passes the reports of a function on to the agent.
 
     Args:

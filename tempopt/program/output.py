@@ -9,7 +9,7 @@ import re
 from collections import deque
 from pathlib import Path
 
-from tempopt.spec.program_pattern import value_pattern
+from tempopt.spec.program_pattern import num_groups_in, value_pattern
 
 KEPT_BYTES = 1024 * 1024
 """So much of the beginning of the output is kept, and as much of its end."""
@@ -79,6 +79,8 @@ class ValueReader:
     def __init__(self, pattern: str) -> None:
         self.value: float | None = None
         self._pattern = value_pattern(pattern)
+        # most output does not have the name, which is found out faster so
+        self._literal = "" if num_groups_in(pattern) else pattern
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line = ""
 
@@ -94,6 +96,8 @@ class ValueReader:
             self._line = " " + self._line[-_OVERLAP:].partition(" ")[2]
 
     def _search(self, text: str) -> None:
+        if self._literal not in text:
+            return
         matches = self._pattern.finditer(_COLOUR.sub("", text) if "\x1b" in text else text)
         for match in deque(matches, maxlen=1):
             with contextlib.suppress(ValueError, TypeError):

@@ -85,6 +85,7 @@ class Decision:
         untested: Ordinary parameters to train with at the baseline that differ from the spec's, by name
             ``value`` and ``spec``; no run compares them.
         also: What is to be known besides, most important first.
+        is_about_temperature: Whether the gain is one of temperatures.
     """
 
     outcome: Outcome
@@ -106,6 +107,7 @@ class Decision:
     is_winner_replaced: bool = False
     untested: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     also: tuple[str, ...] = ()
+    is_about_temperature: bool = True
 
     @property
     def headline(self) -> str:
@@ -118,7 +120,8 @@ class Decision:
         if math.isfinite(self.low) or math.isfinite(self.high):
             ends = (value_text_in(end, self.change, self.low, self.high) for end in (self.low, self.high))
             basis = f"({self.confidence} interval {' to '.join(ends)}), {seeds}, {p_text(self.p_value)}"
-        word = NO_GAIN_OF_TEMPERATURE if self.untested and not self.is_change else _WORDS[self.outcome]
+        has_other_gains = self.is_about_temperature and bool(self.untested) and not self.is_change
+        word = NO_GAIN_OF_TEMPERATURE if has_other_gains else _WORDS[self.outcome]
         subject = ", of the winner" if self.is_winner_replaced else ""
         return f"{word}: {self._values()}{change} {basis}{subject}"
 
@@ -138,7 +141,7 @@ class Decision:
         return {
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in data.items()
-            if name not in ("is_change", "is_winner_replaced")
+            if name not in ("is_change", "is_winner_replaced", "is_about_temperature")
         }
 
 
@@ -169,6 +172,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested_parameters(result.spec, advice),
         also=tuple(_also_lines(result, verdict, storage))[:_MAX_REMARKS],
+        is_about_temperature=result.spec.attends or bool(result.spec.temperatures),
     )
 
 

@@ -151,7 +151,8 @@ def answer(result: StudyData, verdict: Verdict) -> str:
     if advice is not None and advice.action_without_training == "inference_only":
         return f"{GAIN_AT_INFERENCE}, none by training"
     is_tuned = advice is not None and bool(untested_parameters(result.spec, advice))
-    return NO_GAIN_OF_TEMPERATURE if is_tuned else NO_GAIN
+    has_other_gains = is_tuned and (result.spec.attends or bool(result.spec.temperatures))
+    return NO_GAIN_OF_TEMPERATURE if has_other_gains else NO_GAIN
 
 
 def answer_of(result: StudyData, verdict: Verdict) -> str:

@@ -52,7 +52,8 @@ def _parts(result: StudyResult) -> Iterator[str]:
         yield f"\n### {title}\n"
         yield from _table(("parameter", "value"), _values(parameters))
         command = _code(f"tempopt export {shlex.quote(result.name)}")
-        yield f"\nAs YAML for LightningCLI: {command}, and `--format python` for a script."
+        kind = "YAML for LightningCLI" if result.spec.program is None else "a command or a call"
+        yield f"\nAs {kind}: {command}, and `--format python` for a script."
     name = shlex.quote(result.name)
     yield "\n### All findings\n"
     for text, details in statements(result):

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from tempopt.spec.command import Command
+from tempopt.spec.command import CommandTemplate
 from tempopt.spec.study_spec import StudySpec
 
 _ANY_SEED = 0
@@ -41,10 +41,10 @@ def parameters_beside(spec: StudySpec, parameters: Mapping[str, Any]) -> list[st
     """Return the names of parameters that a command does not hold, and its program reads by itself."""
     if spec.program is None or spec.program.command is None:
         return []
-    placeholders = Command.parse(spec.program.command).placeholders
+    placeholders = CommandTemplate.parse(spec.program.command).placeholders
     return [name for name in parameters if name not in placeholders]
 
 
 def _command_line(spec: StudySpec, parameters: Mapping[str, Any]) -> str:
     assert spec.program is not None and spec.program.command is not None
-    return Command.parse(spec.program.command).line(parameters, _ANY_SEED)
+    return CommandTemplate.parse(spec.program.command).line(parameters, _ANY_SEED)

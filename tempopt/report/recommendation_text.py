@@ -398,7 +398,10 @@ def untested_text(spec: StudySpec, recommendation: Recommendation) -> str:
     for name, values in untested_parameters(spec, recommendation).items():
         value, spec_value = (parameters_text({name: value}).partition("=")[2] for value in values.values())
         basis = "at its default" if values["spec"] is None else spec_value
-        texts.append(f"{name} = {value} ({basis} in the spec; not tested against it)")
+        reference = f"{basis} in the spec; not tested against it"
+        if spec.program is not None:
+            reference = "tuned; not tested against yours"
+        texts.append(f"{name} = {value} ({reference})")
     return f", with {', '.join(texts)}" if texts else ""
 
 

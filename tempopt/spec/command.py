@@ -19,7 +19,7 @@ _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class CommandTemplate:
     """A command, split as a shell splits it.
 
     Args:

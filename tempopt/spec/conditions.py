@@ -55,7 +55,7 @@ def _problem(search: Mapping[str, Domain], name: str, other_name: str, values: t
             "which of them count. Take it out."
         )
     if search[name].baseline != UNSET:
-        return "given beside a baseline, at which runs of the baseline hold it in any case. Take one of the two out."
+        return "given beside a baseline, at which the baseline holds it in any case. Take one of the two out."
     if other_name == name:
         return f"{name} cannot depend on itself. Name another one."
     if other_name not in search:

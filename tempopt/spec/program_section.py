@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tempopt.class_loading import dotted_path
 from tempopt.errors import SpecError
-from tempopt.spec.command import SEED, Command
+from tempopt.spec.command import SEED, CommandTemplate
 from tempopt.spec.program import CommandProgram, FunctionProgram
 from tempopt.spec.program_pattern import num_groups_in
 from tempopt.spec.sections import SpecSection, StudySection
@@ -58,7 +58,7 @@ class ProgramSection(SpecSection):
     @classmethod
     def _check_command(cls, text: str | None) -> str | None:
         if text is not None:
-            Command.parse(text)
+            CommandTemplate.parse(text)
         return text
 
     @field_validator("function")
@@ -152,7 +152,7 @@ def program_problems(spec: StudySpec) -> Iterator[tuple[str, str]]:
             "a program measures its value on data of its own, also on the confirming seeds. Take it out."
         )
         yield "study.confirm_on", message
-    if spec.compare is None and not spec.searches_temperature and not spec.baselines:
+    if spec.search and not spec.searches_temperature and not spec.baselines:
         name = next(iter(spec.search))
         yield (
             "search",
@@ -160,7 +160,7 @@ def program_problems(spec: StudySpec) -> Iterator[tuple[str, str]]:
             f"Say for one name at least which value you use now, as in {name}: {{..., baseline: ...}}.",
         )
     if section.command is not None:
-        command = Command.parse(section.command)
+        command = CommandTemplate.parse(section.command)
         for name in sorted(command.placeholders & _names_without_value(spec)):
             yield (
                 "program.command",

@@ -325,3 +325,49 @@ def test_a_class_that_was_defined_anew_is_not_taken_for_the_one_given(cells: Run
     cells(source)
     with pytest.raises(SpecError, match=r"__main__\.Model is another one by now"):
         spec(model=first_class)
+
+
+# ---- functions of programs
+
+FUNCTION_SPEC = {
+    "study": {"name": "program", "metric": "loss", "direction": "minimize"},
+    "search": {"lr": {"low": 0.1, "high": 1.0, "baseline": 0.5}},
+}
+
+TRAIN = """
+    import math
+
+    CENTRE = 0.3
+
+
+    def loss(value):
+        return (value - CENTRE) ** 2
+
+
+    def train(run):
+        return math.sqrt(loss(run.params["lr"]))
+    """
+
+
+def test_a_function_of_a_cell_is_written_with_all_that_it_uses(cells: Run) -> None:
+    main = cells(TRAIN)
+    program = load_portable_spec({**FUNCTION_SPEC, "program": {"function": main.train}}).program
+    assert program is not None and program.function is not None
+    module = load_module(program.function)
+    run = SimpleNamespace(params={"lr": 0.7})
+    assert module.train(run) == main.train(run) and not hasattr(module, "run")
+    # a cell that is run again with another constant defines another function
+    changed_main = cells(TRAIN.replace("0.3", "0.4"))
+    changed_spec = load_portable_spec({**FUNCTION_SPEC, "program": {"function": changed_main.train}})
+    assert changed_spec.program is not None and changed_spec.program.function != program.function
+
+
+def test_a_function_of_a_module_is_named_by_its_path_and_an_inner_one_is_refused() -> None:
+    spec_of_path = load_portable_spec({**FUNCTION_SPEC, "program": {"function": textwrap.dedent}})
+    assert spec_of_path.program is not None and spec_of_path.program.function == "textwrap.dedent"
+
+    def inner(run: object) -> float:
+        return 0.0
+
+    with pytest.raises(SpecError, match="function .*inner is defined inside"):
+        load_portable_spec({**FUNCTION_SPEC, "program": {"function": inner}})

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tempopt.errors import SpecError
-from tempopt.spec.command import Command
+from tempopt.spec.command import CommandTemplate
 
 
 def test_words_are_split_first_and_filled_then() -> None:
-    command = Command.parse("SEED={seed} OPT='a b' python train.py --name {name} '--x={{{lr}}}'")
+    command = CommandTemplate.parse("SEED={seed} OPT='a b' python train.py --name {name} '--x={{{lr}}}'")
     variables, words = command.fill({"name": "two words; rm -rf $HOME", "lr": 1e-05}, 7)
     assert variables == {"SEED": "7", "OPT": "a b"}
     assert words == ["python", "train.py", "--name", "two words; rm -rf $HOME", "--x={1e-05}"]
@@ -23,7 +23,7 @@ def test_words_are_split_first_and_filled_then() -> None:
 
 @given(st.text(string.printable, max_size=20), st.integers(0, 2**63))
 def test_a_filled_command_is_the_same_when_it_is_typed(value: str, seed: int) -> None:
-    command = Command.parse("A={x} prog {x} --seed {seed}")
+    command = CommandTemplate.parse("A={x} prog {x} --seed {seed}")
     line = command.line({"x": value}, seed)
     assert shlex.split(line) == [f"A={value}", "prog", value, "--seed", str(seed)]
 
@@ -43,17 +43,19 @@ def test_a_filled_command_is_the_same_when_it_is_typed(value: str, seed: int) ->
 )
 def test_what_is_no_command_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("{", r"\{")):
-        Command.parse(text)
+        CommandTemplate.parse(text)
 
 
 def test_unknown_placeholders_and_a_missing_seed_are_refused() -> None:
     with pytest.raises(SpecError, match=r"qk_gian.*\{seed\}.*\{qk_gain\}"):
-        Command.parse("prog {seed} {qk_gian}").check(["qk_gain"])
+        CommandTemplate.parse("prog {seed} {qk_gian}").check(["qk_gain"])
     with pytest.raises(SpecError, match="same seed"):
-        Command.parse("prog {qk_gain}").check(["qk_gain"])
-    Command.parse("SEED={seed} prog").check(["qk_gain"])
+        CommandTemplate.parse("prog {qk_gain}").check(["qk_gain"])
+    CommandTemplate.parse("SEED={seed} prog").check(["qk_gain"])
 
 
 def test_a_temperature_that_a_plan_does_not_read_has_its_neutral_value() -> None:
-    command = Command.parse("prog {seed} {temperature_init} {temperature_final} {layer_ratio} {schedule}")
+    command = CommandTemplate.parse(
+        "prog {seed} {temperature_init} {temperature_final} {layer_ratio} {schedule}"
+    )
     assert command.fill({"temperature_init": 2.0}, 1)[1][2:] == ["2.0", "2.0", "1.0", "constant"]

@@ -13,9 +13,13 @@ import yaml
 
 import tempopt
 from tempopt import cli
+from tempopt.agent.dry_run import start_workers
+from tempopt.agent.placement import Placement
 from tempopt.report.decision import decide
 from tempopt.report.findings import find, render_lines
 from tempopt.report.study_result import StudyResult
+from tempopt.spec.program import CommandProgram
+from tempopt.training.messages import Failed, Finished, ProgramRequest
 from tests.program.conftest import COMMAND, GAIN, program_spec
 
 URL = "sqlite:///tempopt.db"
@@ -61,10 +65,25 @@ def test_a_script_is_searched_from_the_command_line_to_a_verdict(
     assert output.splitlines()[-1] in capsys.readouterr().out
 
 
+# Without a gain of one parameter, another is tuned.
+TUNED = """
+import math, sys
+seed, gain, lr = (float(word) for word in sys.argv[1:])
+print("val_loss:", 2 + math.log(lr / 0.01) ** 2 + hash((seed, gain, lr)) % 1000 / 1000)
+"""
+
+
+@pytest.mark.parametrize("has_gain", [True, False])
 def test_what_is_said_of_a_program_speaks_of_its_baseline_and_not_of_temperature(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], has_gain: bool
 ) -> None:
-    result = search(program_spec({"command": COMMAND, "metric": "val_loss"}))
+    command, space = COMMAND, {"gain": GAIN}
+    if not has_gain:
+        (folder / "tuned.py").write_text(TUNED)
+        command = "python tuned.py {seed} {gain} {lr}"
+        space = {**space, "lr": {"low": 0.001, "high": 0.1, "log": True}}
+    result = search(program_spec({"command": command, "metric": "val_loss"}, space))
+    assert result.verdict is not None and result.verdict.total.significant == has_gain
     decision = decide(result)
     assert decision is not None and decision.baseline == "gain = 1"
     page = folder / "page.html"
@@ -174,3 +193,64 @@ def test_a_verdict_is_explained_by_taking_parameters_away(folder: Path) -> None:
     assert result.verdict is not None
     assert {part.name for part in result.verdict.parts} <= {"gain", "steps"}
     assert all("ablation" != run.kind or run.outcome == "complete" for run in result.runs)
+
+
+def test_the_best_sets_of_a_search_are_compared_with_its_baseline() -> None:
+    spec = program_spec({"command": COMMAND, "metric": "val_loss"})
+    search(spec)
+    result = tempopt.compare(spec, from_study="plain", top=1, pairs=2, storage=URL, workers=2, progress=False)
+    assert result.comparison is not None
+    assert result.comparison.params_by_name["baseline"] == {"gain": 1.0}
+    assert len(result.comparison.params_by_name) == 2
+
+
+def test_a_run_sees_the_cards_of_its_worker_and_no_token(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEMPOPT_TOKEN", "secret")
+    monkeypatch.setenv("TEMPOPT_STORAGE", "sqlite:///secret.db")
+    (folder / "seen.py").write_text(
+        "import os\n"
+        "names = ('CUDA_VISIBLE_DEVICES', 'OMP_NUM_THREADS', 'TEMPOPT_TOKEN', 'TEMPOPT_STORAGE', 'MODE')\n"
+        "print([os.environ.get(name) for name in names])\n"
+        "print('loss 1')\n"
+    )
+    request = ProgramRequest(
+        ticket=1,
+        attempt=1,
+        program=CommandProgram(
+            command="MODE={seed} python seen.py", metric="loss", pattern="loss", identity=""
+        ),
+        parameters={},
+        seed=7,
+        names=["validate"],
+        folder=str(folder / "run"),
+    )
+    with start_workers([Placement(gpus=("3", "5"), threads=2, loads_torch=False)]) as (worker,):
+        worker.send(request)
+        while not isinstance(message := worker.receive(), Finished | Failed | None):
+            pass
+    assert isinstance(message, Finished) and message.measurements == {"validate": 1.0}
+    assert (folder / "run" / "log.txt").read_text().splitlines()[0] == "['3,5', '2', None, None, '7']"
+
+
+@pytest.mark.long
+def test_torchrun_in_a_command_reports_once(folder: Path) -> None:
+    (folder / "ranks.py").write_text(
+        "import os, sys, torch.distributed as dist\n"
+        "import tempopt\n"
+        "dist.init_process_group('gloo')\n"
+        "run = tempopt.current_run()\n"
+        "for step in range(1, 4):\n"
+        "    value = (run.params['gain'] - 2) ** 2 + 0.01 * (run.seed % 7)\n"
+        "    run.report(value + int(os.environ['RANK']), step)\n"
+        "dist.destroy_process_group()\n"
+    )
+    data = program_spec({"command": "torchrun --standalone --nproc-per-node 2 ranks.py {seed}"})
+    spec = {key: value for key, value in data.items() if key != "search"}
+    sets = {"A": {"gain": 1.0}, "B": {"gain": 2.0}}
+    result = tempopt.compare(spec, sets, pairs=2, storage=URL, workers=1, progress=False)
+    for run in result.runs:
+        assert run.parameters is not None
+        value = (run.parameters["gain"] - 2) ** 2 + 0.01 * (run.seed % 7)
+        assert run.value == value and [step for step, _ in result.curves[run.id]] == [1, 2, 3]

@@ -11,7 +11,7 @@ import pytest
 
 import tempopt
 from tempopt.errors import UsageError
-from tempopt.run_handle import RUN_FILE, ActiveRun, Run
+from tempopt.run_handle import RUN_FILE, Run, activate
 from tempopt.temperature import TemperatureParameters
 
 
@@ -59,7 +59,7 @@ def test_of_the_processes_of_torchrun_the_first_one_reports(
 
 def test_a_function_that_is_run_has_its_run_as_the_current_one(tmp_path: Path) -> None:
     run = Run({"lr": 2.0}, 5, tmp_path)
-    with ActiveRun(run):
+    with activate(run):
         assert tempopt.current_run(params={"lr": 1.0, "more": 1}).params == {"lr": 2.0, "more": 1}
     assert tempopt.current_run().params == {}
 

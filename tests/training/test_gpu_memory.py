@@ -10,9 +10,8 @@ from torch.utils.data import DataLoader
 
 from tempopt.training import gpu_memory
 from tempopt.training.messages import Failed, RunRequest
-from tempopt.training.ranks import ALONE
 from tempopt.training.run import LightningRun
-from tempopt.training.worker import _build_failed_message
+from tempopt.training.worker import build_failed_message
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
@@ -89,7 +88,7 @@ CUDA_ERRORS = [
 
 
 def failure_of(error: BaseException, request: RunRequest) -> Failed:
-    return _build_failed_message(request, error, ALONE)
+    return build_failed_message(request, error, memory_share=request.memory_share)
 
 
 @pytest.mark.parametrize("error", CUDA_ERRORS, ids=lambda error: str(error)[:30])
