@@ -12,7 +12,7 @@ from typing import Any
 
 from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
-from tempopt.spec.command import Command
+from tempopt.spec.command import CommandTemplate
 from tempopt.spec.compared_sets import GivenSet, digest, named_sets, varied_sets, with_sets
 from tempopt.spec.load import find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -91,7 +91,7 @@ def command_study(command: str, *, metric: str, direction: str) -> dict[str, Any
     Raises:
         SpecError: The command cannot be split.
     """
-    words = Command.parse(command).words
+    words = CommandTemplate.parse(command).words
     script = next((word for word in words if Path(word).suffix in _SCRIPTS), words[0])
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem).strip("._-")[:_LONGEST_STEM] or "command"
     now = datetime.datetime.now(datetime.UTC)
