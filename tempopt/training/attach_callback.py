@@ -17,7 +17,8 @@ from tempopt.attention.attach.attachment import Attachment, attach_untested
 from tempopt.attention.attach.checkpoints import load_as_trained, put_beside, put_in_weights, take_out
 from tempopt.attention.attach.scalings import Scaling, scalings
 from tempopt.errors import AttachError, SpecError
-from tempopt.temperature import CONTROL_PARAMETERS, ControlParameters
+from tempopt.run_handle import RunParams
+from tempopt.temperature import CONTROL_PARAMETERS, TEMPERATURE_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.training.entropy_control import PlannedControl
 from tempopt.training.example_step import training_step
@@ -46,7 +47,7 @@ class AttachCallback(TemperatureCallback):
     With ``entropy_control`` the temperatures follow the entropy of attention, and checkpoints contain these.
 
     Args:
-        parameters: The plan, as a mapping of temperature parameters by name.
+        parameters: The plan, as a mapping of temperature parameters by name, or ``params`` of a run.
         layers: As for :func:`tempopt.attach`: ``auto``, or patterns of names.
         validate_at: ``final``: validation during training uses the plan's last temperature, and checkpoints
             contain it; ``current``: both use the temperature that training has reached.
@@ -71,6 +72,9 @@ class AttachCallback(TemperatureCallback):
         validate_at: Literal["final", "current"] = "final",
         at_inference: dict[str, Any] | None = None,
     ) -> None:
+        if isinstance(parameters, RunParams):
+            # the program reads the others itself
+            parameters = {name: parameters[name] for name in parameters if name in TEMPERATURE_PARAMETERS}
         plan_parameters = {
             name: value for name, value in parameters.items() if name not in CONTROL_PARAMETERS
         }

@@ -58,7 +58,7 @@ def test_a_script_is_searched_from_the_command_line_to_a_verdict(
     # the value is what the script printed last, with its own seed
     ticket = next(ticket for ticket in result.runs if ticket.kind == "confirm")
     assert ticket.parameters is not None
-    words = ["train.py", "--seed", str(ticket.seed), "--gain", repr(ticket.parameters["gain"])]
+    words = ["train.py", "--seed", str(ticket.seed % 2**31), "--gain", repr(ticket.parameters["gain"])]
     output = subprocess.check_output([sys.executable, *words], text=True)
     assert ticket.value == float(output.split()[-1])
     assert run("logs", "plain", ticket.name) == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,6 @@ from tempopt.training.run import LightningRun
 from tests.toy_study import SMALL
 from tests.training.package_modules import PLAttending, PLAttendingData
 from tests.training.shared_trainings import assert_same_state, check_resume
-from tests.training_fixtures import TRAINING_TESTS
 
 PLAN = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
 OPTIONS: dict[str, Any] = {
@@ -155,7 +153,6 @@ def test_init_writes_a_spec_of_which_a_search_reaches_a_verdict(
     request_for: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(TRAINING_TESTS), prepend=os.pathsep)
     spec = yaml.safe_load(render_spec_template(inspect_module("package_modules.PLAttending")))
     assert (spec["study"]["metric"], spec["study"]["direction"]) == ("val_loss", "minimize")
     assert spec["model"]["class_path"] == "package_modules.PLAttending"
