@@ -39,10 +39,10 @@ def require_metric_depends(run: LightningRun, attended_layers: set[int]) -> None
     metric = run.request.program.metric
     # layers that attended in training
     attended_layers.clear()
-    evaluations = [
-        dataclasses.replace(_VALIDATE, temperature={"temperature_init": tau}) for tau in _TEMPERATURES
-    ]
-    values = [run.evaluate(evaluation)[metric] for evaluation in evaluations]
+    values = []
+    for temperature in _TEMPERATURES:
+        plan = {"temperature_init": temperature}
+        values.append(run.evaluate(dataclasses.replace(_VALIDATE, temperature=plan))[metric])
     if not _are_same(values) or attended_layers or _changes_with_outputs(run, values[1]):
         return
     raise SpecError(

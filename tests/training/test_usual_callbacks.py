@@ -54,7 +54,7 @@ def test_a_callback_that_is_left_out_is_noted(name: str) -> None:
         ("LearningRateFinder", {"num_training_steps": 8}, "search the argument of the module"),
         ("BatchSizeFinder", {}, "data.batch_size"),
         ("Timer", {"duration": "00:00:00:02"}, "trainer.max_steps"),
-        ("unusual_modules.Clock", {}, "trainer.max_steps"),
+        ("unusual_modules.ClockTimer", {}, "trainer.max_steps"),
     ],
 )
 def test_a_callback_that_makes_runs_differ_is_refused_with_advice(
@@ -69,5 +69,5 @@ def test_callbacks_of_the_module_are_left_out_and_refused_as_well(request_for: A
     request = request_for("unusual_modules.ShowingNet", **options)
     assert LightningRun(request, listener()).execute().state == "complete"
     request = request_for("unusual_modules.ShowingNet", init={"clock": True}, **options)
-    with pytest.raises(SpecError, match="Clock ends a run by the clock"):
+    with pytest.raises(SpecError, match="ClockTimer ends a run by the clock"):
         LightningRun(request, listener()).execute()

@@ -366,7 +366,7 @@ class Bar(TQDMProgressBar):
     """A custom progress bar."""
 
 
-class Clock(Timer):
+class ClockTimer(Timer):
     """Ends a training after two seconds."""
 
     def __init__(self) -> None:
@@ -381,7 +381,7 @@ class ShowingNet(Net):
         self.clock = clock
 
     def configure_callbacks(self) -> Any:
-        return [LearningRateMonitor(), TQDMProgressBar(), *([Clock()] if self.clock else [])]
+        return [LearningRateMonitor(), TQDMProgressBar(), *([ClockTimer()] if self.clock else [])]
 
 
 class AveragingNet(Net):
