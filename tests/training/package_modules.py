@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def define(package: Any) -> tuple[Any, Any]:
-    class Attending(package.LightningModule):
+    class AttendingModel(package.LightningModule):
         """One attention layer, dropout and two losses that are logged."""
 
         def __init__(self, lr: float = 0.01) -> None:
@@ -52,10 +52,10 @@ def define(package: Any) -> tuple[Any, Any]:
         def test_dataloader(self) -> Any:
             return DataLoader(self.items(3), batch_size=60)
 
-    return Attending, AttendingData
+    return AttendingModel, AttendingData
 
 
-Attending, AttendingData = define(lightning.pytorch)
+AttendingModel, AttendingData = define(lightning.pytorch)
 _Attending, _AttendingData = define(pytorch_lightning)
 
 

@@ -90,7 +90,7 @@ def test_a_callback_for_entropy_control_acts_in_a_trainer_of_the_other_package()
 def make_request(request_for: Any, prefix: str, **fields: Any) -> RunRequest:
     """Return a request whose classes begin so, with a test at the end."""
     request: RunRequest = request_for(
-        f"package_modules.{prefix}Attending",
+        f"package_modules.{prefix}AttendingModel",
         parameters=PLAN,
         attach={"layers": "auto"},
         evaluations=[Evaluation(name="test", on="test")],
