@@ -59,7 +59,7 @@ AttendingModel, AttendingData = define(lightning.pytorch)
 _Attending, _AttendingData = define(pytorch_lightning)
 
 
-class PLAttending(_Attending):
+class PLAttendingModel(_Attending):
     """The module on pytorch_lightning."""
 
 

@@ -24,7 +24,7 @@ from tempopt.training.describe import inspect_module
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest
 from tempopt.training.run import LightningRun
 from tests.toy_study import SMALL
-from tests.training.package_modules import PLAttending, PLAttendingData
+from tests.training.package_modules import PLAttendingModel, PLAttendingData
 from tests.training.shared_trainings import assert_same_state, check_resume
 
 PLAN = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
@@ -51,7 +51,7 @@ def loss_written_out(model: Any, temperature: float) -> float:
 
 def test_the_callback_acts_in_a_trainer_of_the_other_package(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = PLAttending()
+    model = PLAttendingModel()
     callback = tempopt.AttachCallback(PLAN)
     trainer = pl.Trainer(max_epochs=2, callbacks=[callback], default_root_dir=tmp_path, **OPTIONS)
     trainer.fit(model, datamodule=PLAttendingData())
@@ -62,14 +62,14 @@ def test_the_callback_acts_in_a_trainer_of_the_other_package(tmp_path: Path) -> 
         assert validated != pytest.approx(loss_written_out(model, 1.0), rel=1e-3)
     # its checkpoint is of the model that was validated, and needs no callback
     path = trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
-    baked_model = PLAttending.load_from_checkpoint(path, weights_only=True).eval()
+    baked_model = PLAttendingModel.load_from_checkpoint(path, weights_only=True).eval()
     with torch.no_grad():
         assert loss_written_out(baked_model, 1.0) == pytest.approx(validated, rel=1e-5)
 
 
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_a_copy_of_the_callback_acts_as_well(make_copy: Callable[[Any], Any]) -> None:
-    model = PLAttending()
+    model = PLAttendingModel()
     callback = make_copy(tempopt.AttachCallback({"temperature_init": 2.0}))
     (metrics,) = pl.Trainer(callbacks=[callback], **OPTIONS).validate(
         model, datamodule=PLAttendingData(), verbose=False
@@ -82,7 +82,7 @@ def test_a_callback_for_entropy_control_acts_in_a_trainer_of_the_other_package()
     plan = {"temperature_init": 1.5, "entropy_control": "hold", "control_level": 0.4}
     callback = tempopt.AttachCallback(plan)
     trainer = pl.Trainer(max_epochs=2, callbacks=[callback], enable_checkpointing=False, **OPTIONS)
-    trainer.fit(PLAttending(), datamodule=PLAttendingData())
+    trainer.fit(PLAttendingModel(), datamodule=PLAttendingData())
     assert callback.attachment is not None
     assert callback.attachment.temperatures != (1.5,)
 
@@ -153,9 +153,9 @@ def test_init_writes_a_spec_of_which_a_search_reaches_a_verdict(
     request_for: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = yaml.safe_load(render_spec_template(inspect_module("package_modules.PLAttending")))
+    spec = yaml.safe_load(render_spec_template(inspect_module("package_modules.PLAttendingModel")))
     assert (spec["study"]["metric"], spec["study"]["direction"]) == ("val_loss", "minimize")
-    assert spec["model"]["class_path"] == "package_modules.PLAttending"
+    assert spec["model"]["class_path"] == "package_modules.PLAttendingModel"
     assert spec["data"]["class_path"] == "package_modules.PLAttendingData"
     spec["study"] |= {**SMALL, "candidates": 1}
     spec["trainer"] = {"max_steps": 10, "accelerator": "cpu"}
