@@ -37,13 +37,11 @@ def require_metric_depends(run: Run, attended_layers: set[int]) -> None:
     if not run.tempered.layers or run.request.program.compared:
         return
     metric = run.request.program.metric
-    with _record_attending(run) as attending_layers:
-        values = [
-            run.evaluate(Evaluation(name="validate", on="validate", temperature={"temperature_init": tau}))[
-                metric
-            ]
-            for tau in _TEMPERATURES
-        ]
+    attended_layers.clear()
+    values = [
+        run.evaluate(dataclasses.replace(_VALIDATE, temperature={"temperature_init": tau}))[metric]
+        for tau in _TEMPERATURES
+    ]
     if not _are_same(values) or attended_layers or _changes_with_outputs(run, values[1]):
         return
     raise SpecError(
