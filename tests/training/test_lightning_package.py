@@ -24,7 +24,7 @@ from tempopt.training.describe import inspect_module
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest
 from tempopt.training.run import LightningRun
 from tests.toy_study import SMALL
-from tests.training.package_modules import PLAttendingModel, PLAttendingData
+from tests.training.package_modules import PLAttendingData, PLAttendingModel
 from tests.training.shared_trainings import assert_same_state, check_resume
 
 PLAN = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
