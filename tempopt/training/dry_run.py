@@ -84,14 +84,14 @@ class _Stages:
     """Says of each part of a dry run how long it took."""
 
     def __init__(self, request: RunRequest, channel: Channel) -> None:
-        self._request, self._channel = request, channel
+        self.request, self._channel = request, channel
         self._since = time.monotonic()
 
     def report_stage(self, stage: str) -> None:
         """Report a stage and the time since the one before."""
         now = time.monotonic()
         seconds, self._since = now - self._since, now
-        request = self._request
+        request = self.request
         self._channel.send(Stage(ticket=request.ticket, attempt=request.attempt, what=stage, seconds=seconds))
 
 
@@ -183,7 +183,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     _refuse_copies(run.module, attached_names)
     metrics = _require_trained(run)
     read_names = _self_test(run, attended_layers, stages)
-    require_metric_depends(run)
+    require_metric_depends(run, attended_layers)
     refuse_bounded(run, _make_single_batch_loss(run))
     with record_key_counts() as evaluation_keys:
         for evaluation in request.evaluations:
@@ -200,6 +200,14 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
         trained=_values_in_optimizers(run),
     )
     run.detach()
+    return _try_other_trainings(finished, eager_request, channel, ranks, stages)
+
+
+def _try_other_trainings(
+    finished: Finished, eager_request: RunRequest, channel: Channel, ranks: Ranks, stages: _Stages
+) -> Finished:
+    """Train as runs of the study may beside the usual ones, and return what that says beside the rest."""
+    request = stages.request
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     one_step = LocalChannel(send=channel.send, should_stop=lambda: True)
     second_run = Run(eager_request, one_step, ranks)

@@ -103,7 +103,7 @@ def restore_data_position(trainer: L.Trainer) -> None:
 
 
 def resume_weight_averaging(trainer: L.Trainer) -> None:
-    """Go on with stochastic weight averaging, which else goes on with the next epoch only."""
+    """Resume stochastic weight averaging, which Lightning resumes with the next epoch only."""
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
         if isinstance(callback, StochasticWeightAveraging) and callback._scheduler_state is not None:

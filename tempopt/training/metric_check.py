@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +12,6 @@ from torch.utils._pytree import tree_map
 
 from tempopt.errors import SpecError
 from tempopt.training.messages import Evaluation
-from tempopt.training.module import TemperedModule
 from tempopt.training.run import Run
 
 _TEMPERATURES = (16.0, 1.0, 1 / 16.0)
@@ -24,11 +21,15 @@ _ROUNDED = 1e-7
 _VALIDATE = Evaluation(name="validate", on="validate")
 
 
-def require_metric_depends(run: Run) -> None:
+def require_metric_depends(run: Run, attended_layers: set[int]) -> None:
     """Refuse a study whose metric is the same whatever the temperature of attention.
 
     A metric that counts answers may be the same by chance. It is taken to depend on the tempered layers if it
     changes with noise on their outputs.
+
+    Args:
+        run: A run that was trained.
+        attended_layers: A set to which a TemperedModule adds the layers that attend.
 
     Raises:
         SpecError: It is.
@@ -36,14 +37,12 @@ def require_metric_depends(run: Run) -> None:
     if not run.tempered.layers or run.request.program.compared:
         return
     metric = run.request.program.metric
-    with _record_attending(run) as attending_layers:
-        values = [
-            run.evaluate(Evaluation(name="validate", on="validate", temperature={"temperature_init": tau}))[
-                metric
-            ]
-            for tau in _TEMPERATURES
-        ]
-    if not _are_same(values) or attending_layers or _changes_with_outputs(run, values[1]):
+    attended_layers.clear()
+    values = [
+        run.evaluate(dataclasses.replace(_VALIDATE, temperature={"temperature_init": tau}))[metric]
+        for tau in _TEMPERATURES
+    ]
+    if not _are_same(values) or attended_layers or _changes_with_outputs(run, values[1]):
         return
     raise SpecError(
         f'study.metric: "{metric}" does not change with the temperature of any layer: the same weights have '
@@ -52,27 +51,6 @@ def require_metric_depends(run: Run) -> None:
         "copy. Validate with the modules that are trained; for an average of weights give "
         "lightning.pytorch.callbacks.EMAWeightAveraging under trainer.callbacks in place of the copy."
     )
-
-
-@contextlib.contextmanager
-def _record_attending(run: Run) -> Iterator[set[int]]:
-    """Record which layers of a TemperedModule attend, whose weights are not known to be those of a layer."""
-    layers: set[int] = set()
-    module = run.module
-    if not isinstance(module, TemperedModule):
-        yield layers
-        return
-    attend = module.attend
-
-    def recording(*args: object, layer: int, **kwargs: object) -> Tensor:
-        layers.add(layer)
-        return attend(*args, layer=layer, **kwargs)  # type: ignore[arg-type]
-
-    module.attend = recording  # type: ignore[method-assign, assignment]
-    try:
-        yield layers
-    finally:
-        module.attend = attend  # type: ignore[method-assign]
 
 
 def _changes_with_outputs(run: Run, plain_value: float) -> bool:

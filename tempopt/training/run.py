@@ -124,13 +124,7 @@ class Run:
         self._checkpoints = self._own_checkpoints()
         self.wishes = StopSignals(ranks, self._poll_stop, interval_seconds=request.checkpoint_every)
         self.wishes.keeps = self._checkpoints is not None
-        self._callback = ReportCallback(
-            metric=request.program.metric,
-            on_report=self._report,
-            on_heartbeat=self._beat,
-            wishes=self.wishes,
-            sum_weights=self._sum_weights,
-        )
+        self._callback = self._report_callback()
         self._keeping = CheckpointCallback(
             self._checkpoints,
             is_due_at_validation=request.checkpoint_every is None,
@@ -340,6 +334,15 @@ class Run:
         self._compile_faults = compiling.faults
         # as in the validations of a training, whose graph the evaluations at its end then share
         return {"inference_mode": False}
+
+    def _report_callback(self) -> ReportCallback:
+        return ReportCallback(
+            metric=self.request.program.metric,
+            on_report=self._report,
+            on_heartbeat=self._beat,
+            wishes=self.wishes,
+            sum_weights=self._sum_weights,
+        )
 
     def _own_checkpoints(self) -> RunCheckpoints | None:
         request = self.request

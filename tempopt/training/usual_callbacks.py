@@ -67,7 +67,7 @@ def prepare_own_callbacks(module: L.LightningModule, *, has_logger: bool) -> Non
     def configure() -> list[L.Callback]:
         return usual_callbacks(_as_list(configure_callbacks()), has_logger=has_logger)
 
-    module.configure_callbacks = configure  # type: ignore[method-assign, assignment]
+    module.configure_callbacks = configure  # type: ignore[method-assign]
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -363,7 +363,7 @@ class MiscountedData(WordData):
 
 
 class Bar(TQDMProgressBar):
-    """A bar of somebody's own."""
+    """A bar of the user's own."""
 
 
 class Clock(Timer):
