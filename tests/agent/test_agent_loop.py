@@ -162,7 +162,7 @@ def test_a_diverging_run_is_final_counted_apart_and_never_a_value() -> None:
 
 def test_a_module_that_raises_in_training_ends_the_study_with_its_message() -> None:
     with pytest.raises(StudyFailed, match=r"the toy breaks(.|\n)*log\.txt"):
-        search(toy_spec(init={"raise_at": 8}, max_attempts=2), storage=URL, workers=1)
+        search(toy_spec(init={"raise_at": 5}, max_attempts=2), storage=URL, workers=1)
     rows = tickets()
     # the tickets are there for when the module has been put right
     assert all(t.state == "waiting" for t in rows)
