@@ -122,7 +122,7 @@ class ProgramFactory:
         Raises:
             SpecError: A parameter is unknown, of the wrong type, or cannot be put on this module.
         """
-        from lightning.pytorch.utilities.model_helpers import is_overridden
+        from tempopt.training.lightning_package import is_overridden
 
         values = self._model.values(self._split(parameters)["model"])
         if self.tempered:

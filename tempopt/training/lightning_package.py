@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as L
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.utilities import model_helpers
 
 __all__ = [
     "CSVLogger",
@@ -28,6 +29,7 @@ __all__ = [
     "TensorBoardLogger",
     "WandbLogger",
     "in_either_package",
+    "is_overridden",
     "lightning_package",
 ]
 
@@ -86,6 +88,11 @@ def lightning_package(cls: type) -> Any:
     # the import of pytorch_lightning has set its own
     logging.getLogger(name).setLevel(logging.getLogger(L.__name__).level)
     return sys.modules[name]
+
+
+def is_overridden(name: str, module: LightningModule) -> bool:
+    """Return whether a module has a method of its own in place of Lightning's."""
+    return model_helpers.is_overridden(name, module, parent=lightning_package(type(module)).LightningModule)
 
 
 class LightningCallback(L.Callback):

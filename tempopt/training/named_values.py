@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.utilities.model_helpers import is_overridden
 
 from tempopt.attention.attach.attachment import attach_untested
 from tempopt.attention.attach.number_path import AttributePath, find_number, suggest_attributes
@@ -20,6 +19,7 @@ from tempopt.temperature.ranges import HIGHEST, LOWEST
 from tempopt.training.build import RunComponents
 from tempopt.training.callbacks import TemperedAttention
 from tempopt.training.example_step import training_step
+from tempopt.training.lightning_package import is_overridden
 from tempopt.training.module import TemperedModule
 from tempopt.training.untempered import Untempered
 from tempopt.training.value_callback import ValueTemperatureCallback

@@ -46,7 +46,7 @@ def test_without_pandas_a_report_is_drawn_and_a_frame_is_refused(
     result: StudyResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(UsageError, match=r"Run: pip install 'tempopt\[dataframe\]'"):
+    with pytest.raises(UsageError, match=r"Run: pip install 'pandas"):
         result.curves_frame()
     assert PLOTS["history"](result).data and "<html" in render_report(result, plotlyjs="cdn")
 

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 
 def define(package: Any) -> tuple[Any, Any]:
-    class AttendingModel(package.LightningModule):
+    class Attender(package.LightningModule):
         """One attention layer, dropout and two losses that are logged."""
 
         def __init__(self, lr: float = 0.01) -> None:
@@ -36,7 +36,7 @@ def define(package: Any) -> tuple[Any, Any]:
         def configure_optimizers(self) -> Any:
             return torch.optim.Adam(self.parameters(), lr=self.hparams["lr"])
 
-    class AttendingData(package.LightningDataModule):
+    class AttenderData(package.LightningDataModule):
         """Random items whose class is a part of them; shuffled."""
 
         def items(self, seed: int) -> Any:
@@ -52,16 +52,16 @@ def define(package: Any) -> tuple[Any, Any]:
         def test_dataloader(self) -> Any:
             return DataLoader(self.items(3), batch_size=60)
 
-    return AttendingModel, AttendingData
+    return Attender, AttenderData
 
 
-AttendingModel, AttendingData = define(lightning.pytorch)
-_Attending, _AttendingData = define(pytorch_lightning)
+Attender, AttenderData = define(lightning.pytorch)
+_Attending, _AttenderData = define(pytorch_lightning)
 
 
-class PLAttendingModel(_Attending):
+class PLAttender(_Attending):
     """The module on pytorch_lightning."""
 
 
-class PLAttendingData(_AttendingData):
+class PLAttenderData(_AttenderData):
     """The data on pytorch_lightning."""

@@ -24,7 +24,7 @@ from tempopt.training.describe import inspect_module
 from tempopt.training.messages import Evaluation, RunLabel, RunRequest
 from tempopt.training.run import LightningRun
 from tests.toy_study import SMALL
-from tests.training.package_modules import PLAttendingData, PLAttendingModel
+from tests.training.package_modules import PLAttender, PLAttenderData
 from tests.training.shared_trainings import assert_same_state, check_resume
 
 PLAN = {"temperature_init": 4.0, "temperature_final": 0.5, "schedule": "linear"}
@@ -39,7 +39,7 @@ OPTIONS: dict[str, Any] = {
 
 def loss_written_out(model: Any, temperature: float) -> float:
     """Return the validation loss, its attention computed by hand from the weights."""
-    items, labels = PLAttendingData().items(2).tensors
+    items, labels = PLAttenderData().items(2).tensors
     attention = model.attention
     query, key, value = (
         F.linear(items, attention.in_proj_weight, attention.in_proj_bias).view(60, 4, 3, 2, 4).unbind(2)
@@ -51,10 +51,10 @@ def loss_written_out(model: Any, temperature: float) -> float:
 
 def test_the_callback_acts_in_a_trainer_of_the_other_package(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = PLAttendingModel()
+    model = PLAttender()
     callback = tempopt.AttachCallback(PLAN)
     trainer = pl.Trainer(max_epochs=2, callbacks=[callback], default_root_dir=tmp_path, **OPTIONS)
-    trainer.fit(model, datamodule=PLAttendingData())
+    trainer.fit(model, datamodule=PLAttenderData())
     validated = float(trainer.callback_metrics["val_loss"])
     model.eval()
     with torch.no_grad():
@@ -62,17 +62,17 @@ def test_the_callback_acts_in_a_trainer_of_the_other_package(tmp_path: Path) -> 
         assert validated != pytest.approx(loss_written_out(model, 1.0), rel=1e-3)
     # its checkpoint is of the model that was validated, and needs no callback
     path = trainer.checkpoint_callback.best_model_path  # type: ignore[union-attr]
-    baked_model = PLAttendingModel.load_from_checkpoint(path, weights_only=True).eval()
+    baked_model = PLAttender.load_from_checkpoint(path, weights_only=True).eval()
     with torch.no_grad():
         assert loss_written_out(baked_model, 1.0) == pytest.approx(validated, rel=1e-5)
 
 
 @pytest.mark.parametrize("make_copy", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value))])
 def test_a_copy_of_the_callback_acts_as_well(make_copy: Callable[[Any], Any]) -> None:
-    model = PLAttendingModel()
+    model = PLAttender()
     callback = make_copy(tempopt.AttachCallback({"temperature_init": 2.0}))
     (metrics,) = pl.Trainer(callbacks=[callback], **OPTIONS).validate(
-        model, datamodule=PLAttendingData(), verbose=False
+        model, datamodule=PLAttenderData(), verbose=False
     )
     with torch.no_grad():
         assert metrics["val_loss"] == pytest.approx(loss_written_out(model.eval(), 2.0), rel=1e-5)
@@ -82,7 +82,7 @@ def test_a_callback_for_entropy_control_acts_in_a_trainer_of_the_other_package()
     plan = {"temperature_init": 1.5, "entropy_control": "hold", "control_level": 0.4}
     callback = tempopt.AttachCallback(plan)
     trainer = pl.Trainer(max_epochs=2, callbacks=[callback], enable_checkpointing=False, **OPTIONS)
-    trainer.fit(PLAttendingModel(), datamodule=PLAttendingData())
+    trainer.fit(PLAttender(), datamodule=PLAttenderData())
     assert callback.attachment is not None
     assert callback.attachment.temperatures != (1.5,)
 
@@ -90,13 +90,13 @@ def test_a_callback_for_entropy_control_acts_in_a_trainer_of_the_other_package()
 def make_request(request_for: Any, prefix: str, **fields: Any) -> RunRequest:
     """Return a request whose classes begin so, with a test at the end."""
     request: RunRequest = request_for(
-        f"package_modules.{prefix}AttendingModel",
+        f"package_modules.{prefix}Attender",
         parameters=PLAN,
         attach={"layers": "auto"},
         evaluations=[Evaluation(name="test", on="test")],
         **fields,
     )
-    data = {"class_path": f"package_modules.{prefix}AttendingData", "init_args": {}}
+    data = {"class_path": f"package_modules.{prefix}AttenderData", "init_args": {}}
     return dataclasses.replace(request, program=dataclasses.replace(request.program, data=data))
 
 
@@ -143,7 +143,7 @@ def test_loggers_and_callbacks_of_the_other_package_serve_its_runs(
 def test_data_of_one_package_and_a_module_of_the_other_are_refused(request_for: Any) -> None:
     request = make_request(request_for, "PL")
     mixed = dataclasses.replace(
-        request.program, data={"class_path": "package_modules.AttendingData", "init_args": {}}
+        request.program, data={"class_path": "package_modules.AttenderData", "init_args": {}}
     )
     with pytest.raises(SpecError, match=r"built on the package lightning.pytorch.*Derive both"):
         check_space(mixed, {})
@@ -153,10 +153,10 @@ def test_init_writes_a_spec_of_which_a_search_reaches_a_verdict(
     request_for: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    spec = yaml.safe_load(render_spec_template(inspect_module("package_modules.PLAttendingModel")))
+    spec = yaml.safe_load(render_spec_template(inspect_module("package_modules.PLAttender")))
     assert (spec["study"]["metric"], spec["study"]["direction"]) == ("val_loss", "minimize")
-    assert spec["model"]["class_path"] == "package_modules.PLAttendingModel"
-    assert spec["data"]["class_path"] == "package_modules.PLAttendingData"
+    assert spec["model"]["class_path"] == "package_modules.PLAttender"
+    assert spec["data"]["class_path"] == "package_modules.PLAttenderData"
     spec["study"] |= {**SMALL, "candidates": 1}
     spec["trainer"] = {"max_steps": 10, "accelerator": "cpu"}
     result = tempopt.search(spec, workers=1, progress=False)
