@@ -43,7 +43,7 @@ def max_epochs_with_steps(trainer: L.Trainer) -> int:
     callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
     for callback in callbacks:
         if isinstance(callback, _WEIGHT_AVERAGING) and hasattr(callback, "_max_epochs"):
-            return callback._max_epochs
+            return int(callback._max_epochs)
     assert trainer.max_epochs is not None
     return trainer.max_epochs
 
