@@ -91,7 +91,7 @@ class StudyHandle:
             timeout: Maximal seconds to wait; None: no limit.
             progress: Whether to show the progress, as :func:`tempopt.search`.
 
-            Raises:
+        Raises:
             TempoptError: The error of the study, as for :func:`tempopt.search`.
             TimeoutError: The study has not ended within the timeout; it continues.
             KeyboardInterrupt: Waiting was interrupted; the study continues.

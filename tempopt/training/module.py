@@ -437,8 +437,8 @@ class TemperedModule(L.LightningModule):
             scale: The model's factor on the logits; None is 1 / sqrt(head dimension).
             inverse_temperature: A factor on the plan's 1/tau, broadcasting to (batch, heads, queries, 1), as
                 from :mod:`tempopt.attention.modules.learned`; None for the plan only.
-            valid_BQ: True where a query is not padding, which the entropy term ignores; None if there is no
-            padding.
+            valid_BQ: True where a query is not padding, which the entropy term ignores; None if there is
+                no padding.
 
         Returns:
             Shape (batch, heads, queries, head dimension); not to be changed in place. With
