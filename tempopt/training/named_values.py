@@ -136,8 +136,15 @@ class NamedValues:
             attachment.detach()
 
 
-def attach_attention_temperature(built: RunComponents, program: Program) -> TemperedAttention:
+def attach_attention_temperature(
+    built: RunComponents, program: Program, *, learns_heads: bool = False
+) -> TemperedAttention:
     """Return the module if it is a TemperedModule, else attach attention's temperature to it.
+
+    Args:
+        built: The parts of the run.
+        program: What is trained.
+        learns_heads: Whether heads will have learned temperatures.
 
     Raises:
         AttachError: The temperature cannot be attached to this module.
@@ -154,6 +161,7 @@ def attach_attention_temperature(built: RunComponents, program: Program) -> Temp
             built.temperature,
             layers=(program.attach or {}).get("layers", "auto"),
             forward=lambda: training_step(module, built.datamodule)(),
+            learns_heads=learns_heads,
         )
     except AttachError as error:
         refusal = str(error)

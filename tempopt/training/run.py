@@ -21,6 +21,7 @@ from tempopt.errors import SpecError, unknown
 from tempopt.spec.program import ValidateAt, guard_name
 from tempopt.storage.rows import is_finite
 from tempopt.temperature import (
+    PER_HEAD,
     Constant,
     TemperatureParameters,
     group_by_temperature,
@@ -120,7 +121,8 @@ class LightningRun:
         self._plan = TemperatureParameters.from_mapping(built.temperature)
         self._target = built.control
         self._control: PlannedControl | None = None
-        self.tempered = attach_attention_temperature(built, request.program)
+        learns_heads = bool(request.parameters.get(PER_HEAD))
+        self.tempered = attach_attention_temperature(built, request.program, learns_heads=learns_heads)
         self.values = NamedValues(
             self.module, request.program.values, request.parameters, validate_at=request.program.validate_at
         )

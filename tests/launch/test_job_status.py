@@ -68,7 +68,7 @@ def test_an_address_that_a_row_names_is_not_connected_to(
     assert ask([_row("ray", "evil:0", address=address)], NO_SELECTION)[0].message == job.message
     selection = LauncherSelection(launcher="ray", options={"address": "127.0.0.1:1"})
     (unreachable_job,) = ask([_row("ray", "evil:0", address=address)], selection)
-    reason = "--launch address=127.0.0.1:1" if importlib.util.find_spec("ray") else "tempopt[ray]"
+    reason = "--launch address=127.0.0.1:1" if importlib.util.find_spec("ray") else "ray[client]"
     assert unreachable_job.state == "unknown" and reason in unreachable_job.message
     assert called == []
 

@@ -398,7 +398,7 @@ def test_without_an_address_ray_is_this_machine_and_ends_with_the_program(
 def test_a_program_is_connected_to_one_ray_only(launcher: RayLauncher) -> None:
     with pytest.raises(UsageError, match="address=127.0.0.1:9: this program is already connected to a Ray"):
         make_launcher("ray", {"address": "127.0.0.1:9"})
-    with pytest.raises(UsageError, match="address=local: this program is connected"):
+    with pytest.raises(UsageError, match="address=local: this program is already connected"):
         make_launcher("ray", {})
-    with pytest.raises(UsageError, match=r"address=auto working_dir=\.: this program is connected"):
+    with pytest.raises(UsageError, match=r"address=auto working_dir=\.: this program is already connected"):
         make_launcher("ray", {"address": "auto", "working_dir": "."})

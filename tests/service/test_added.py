@@ -38,7 +38,7 @@ def test_trials_that_are_added_are_told_with_the_runs_of_the_verdict_that_follow
 
 
 @pytest.mark.long
-def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_was_begun(
+def test_a_module_that_is_not_here_is_named_once_with_the_folder_that_was_searched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begun_folder, other_folder = tmp_path / "begun here", tmp_path / "elsewhere"
@@ -53,6 +53,4 @@ def test_a_module_that_is_not_here_is_told_once_with_the_folder_where_the_study_
         studies.run_agent("toy", storage=URL, workers=1)
     message = str(error.value)
     assert message.count('no module "not_here"') == message.count("Looked in") == 1
-    assert message.endswith(
-        f"The study was begun in {begun_folder}. Go there, or run: export PYTHONPATH='{begun_folder}'"
-    )
+    assert str(other_folder) in message

@@ -126,13 +126,13 @@ def test_where_the_metric_reads_it_the_verdict_says_what_inference_alone_gains(
     result = search(spec, storage=URL, workers=1)
     assert result.verdict is not None and result.spec.evaluated == ["contrast"]
     inference = result.verdict.inference_only
-    assert inference is not None and inference.plan.startswith("contrast.constant=")
+    assert inference is not None and inference.plan_name.startswith("contrast.constant=")
     curve = {plan: value for plan, value in inference.baseline.curve.items() if plan.startswith("contrast.")}
     # powers of two times 0.5 within 0.0125 and 8
-    assert len(curve) == 9 and min(curve, key=curve.__getitem__) == inference.plan
+    assert len(curve) == 9 and min(curve, key=curve.__getitem__) == inference.plan_name
     assert main(["show", "toy", "--full", "--storage", URL]) == 0
     stdout = capsys.readouterr().out
-    tau = inference.plan.removeprefix("contrast.constant=")
+    tau = inference.plan_name.removeprefix("contrast.constant=")
     assert f"evaluated at contrast = {float(tau):.4g}" in stdout
     assert "a log-spaced grid of constants of contrast from 0.01562 to 8" in stdout
     # a winner whose models are better at another temperature is exported so

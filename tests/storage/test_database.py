@@ -30,14 +30,17 @@ PASSWORD = "p@ss:w/rd"
 ENCODED = quote(PASSWORD, safe="")
 
 
-@pytest.mark.parametrize(("package", "scheme"), [("psycopg", "postgresql"), ("pymysql", "mysql")])
-def test_a_driver_that_is_not_installed_is_named_with_the_extra(
-    package: str, scheme: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("package", "scheme", "requirement"),
+    [("psycopg", "postgresql", r"psycopg\[binary\]"), ("pymysql", "mysql", "pymysql")],
+)
+def test_a_driver_that_is_not_installed_is_named_with_the_command_that_installs_it(
+    package: str, scheme: str, requirement: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     missing: dict[str, ModuleType | None] = {package: None}
     for name, module in missing.items():
         monkeypatch.setitem(sys.modules, name, module)
-    with pytest.raises(StorageError, match=rf'pip install "tempopt\[{scheme}\]"') as error:
+    with pytest.raises(StorageError, match=f"pip install '{requirement}") as error:
         open_store(f"{scheme}://me:{ENCODED}@host/d")
     assert PASSWORD not in str(error.value)
     assert package in str(error.value)

@@ -29,7 +29,7 @@ TWELVE = (
     "T5",
     "ViT",
     "Longformer global",
-    "DebertaV2 unshared",
+    "Bloom",
     "DeepseekV3",
     "Llama",
     "Qwen3",

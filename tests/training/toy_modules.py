@@ -262,6 +262,23 @@ class StepRecorder(L.Callback):
         self.write(trainer, weights=digest.hexdigest(), items=items, **facts)
 
 
+def is_tempered_exactly(module: nn.Module, temperature: float) -> bool:
+    """Return whether every nn.MultiheadAttention attends as one whose query weights are divided by τ."""
+    items = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    for part in module.modules():
+        if isinstance(part, nn.MultiheadAttention):
+            plain = nn.MultiheadAttention(8, part.num_heads, batch_first=True)
+            plain.load_state_dict({name: value.detach().clone() for name, value in part.named_parameters()})
+            with torch.no_grad():
+                plain.in_proj_weight[:8] /= temperature
+                plain.in_proj_bias[:8] /= temperature
+                expected, _ = plain(items, items, items)
+                outputs, _ = part(items, items, items)
+            if not torch.allclose(outputs, expected, rtol=1e-5, atol=1e-6):
+                return False
+    return True
+
+
 class Recorder(StepRecorder):
     """Writes down temperatures, and the value of each validation."""
 
@@ -269,12 +286,7 @@ class Recorder(StepRecorder):
         (follow,) = (c for c in trainer.callbacks if type(c).__name__ == "TemperatureCallback")
         tempered = follow._of(module)
         (temperature,) = set(tempered.plan.temperatures(tempered.progress))
-        exact = True
-        for part in module.modules():
-            if "in_proj_weight" in part._parameters:
-                query = part._parameters["in_proj_weight"][:8] * (1.0 / temperature)
-                exact = exact and torch.equal(part.in_proj_weight[:8], query)
-        return {"temperature": temperature, "exact": exact}
+        return {"temperature": temperature, "exact": is_tempered_exactly(module, temperature)}
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.state.fn == "fit":

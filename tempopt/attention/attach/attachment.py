@@ -302,7 +302,7 @@ def attach(
 
 
 def attach_untested(
-    model: nn.Module, parameters: Parameters, *, layers: Layers, forward: Forward
+    model: nn.Module, parameters: Parameters, *, layers: Layers, forward: Forward, learns_heads: bool = False
 ) -> Attachment:
     """Attach as :func:`attach` does, to what the code of modules shows, or else a forward; without a test.
 
@@ -311,6 +311,7 @@ def attach_untested(
         parameters: As there.
         layers: As there.
         forward: Runs the model, if that is needed. Where it fails, inputs that the model names are taken.
+        learns_heads: Whether heads will have learned temperatures.
 
     Raises:
         AttachError: as there, and if the forward that is needed fails.
@@ -319,7 +320,7 @@ def attach_untested(
     temperature_parameters, entropy = _read(parameters, EntropyParameters())
     refusal = ""
     # which dimension is that of heads, and how often a layer runs, is seen in a forward alone
-    if not _has_heads(temperature_parameters) and not entropy.has_term:
+    if not (learns_heads or _has_heads(temperature_parameters) or entropy.has_term):
         try:
             return _put_on(model, discover(model, layers), parameters)
         except NeedsExampleError as error:

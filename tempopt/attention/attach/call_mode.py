@@ -376,7 +376,7 @@ class CallMode(TorchFunctionMode):
     def _attend_to(self, q: Tensor, k: Tensor, v: Tensor, options: AttentionOptions) -> Tensor:
         near = self._near_keys(q, k, options)
         if near is not None:
-            if not self._has_term and self._state.is_softmax:
+            if not self._has_term() and self._state.is_softmax:
                 if self._state.observers.present:
                     self._temper_query(q, k, _with_mask_of_all_heads(q, k, near, options))
                 return local_attention(q, k, v, near=near, **self._tempering_options(q), **options.keywords)
@@ -393,7 +393,7 @@ class CallMode(TorchFunctionMode):
                 **options.keywords,
             )
         q = self._temper_query(q, k, options)
-        if self._has_term:
+        if self._has_term():
             valid_BQ = self._unpadded_queries(q, k, options)
             return regularised_attention(q, k, v, options, **self._term_options(q), valid_BQ=valid_BQ)
         return FUSED(q, k, v, **options.keywords, enable_gqa=q.shape[1] != k.shape[1])
@@ -547,7 +547,7 @@ class CallMode(TorchFunctionMode):
             limit = self._numbers(logits_BHQK).limit
             return normalised_weights(state.normaliser, logits_BHQK, limit)
         weights = softmax(logits_BHQK)
-        if not self._has_term:
+        if not self._has_term():
             return weights
         valid_BQ = self._valid_BQ
         if not isinstance(self._module, nn.MultiheadAttention):
@@ -557,7 +557,7 @@ class CallMode(TorchFunctionMode):
 
     # ---- both forms of attention
 
-    @property
+    # a method: behind a graph break the compiler cannot read a property of a mode
     def _has_term(self) -> bool:
         return self._state.entropy.has_term and self._module.training and torch.is_grad_enabled()
 
