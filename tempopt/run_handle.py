@@ -1,6 +1,6 @@
-"""What a program's own code knows of its run: parameters, seed, temperature, and where to report.
+"""The run of a study as the code of a program sees it: parameters, seed, temperature, reports.
 
-Loads neither torch nor Lightning, and of tempopt only what is used: a script pays for nothing else.
+Imports neither torch nor Lightning, so that a script starts quickly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 RUN_FILE = "TEMPOPT_RUN"
 """Environment variable with the path of the file that describes the run of a command."""
 REPORTS, STOP = "reports.jsonl", "stop"
-"""Files beside it: a line for each report, and the wish that the run end."""
+"""Files beside it: a line for each report, and the request to stop."""
 FILES = "files"
 """Folder for what a run writes itself."""
 ATTACHED = {"attached": True}
@@ -27,7 +27,7 @@ class RunParams(dict[str, Any]):
 
 
 class Reporter:
-    """Where the reports of a run go; outside of a study nowhere, and nothing ends the run."""
+    """Receiver of the reports of a run; outside of a study it drops them and never stops the run."""
 
     def report(self, value: float, step: int | None) -> None:
         """Report a value; step None: one more than the last one."""
@@ -168,7 +168,7 @@ def current_run(*, params: Mapping[str, Any] | None = None, seed: int = 0) -> Ru
 
 @contextlib.contextmanager
 def activate(run: Run) -> Iterator[None]:
-    """Have :func:`current_run` return a run: that of the function which is called meanwhile."""
+    """Let :func:`current_run` return this run inside the context."""
     _active.append(run)
     try:
         yield

@@ -27,8 +27,8 @@ from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
 _CHUNK_BYTES = 256 * 1024
 _CHUNKS = 64
-"""So much output is read before reports are looked at again."""
-# a script of a tenth of a second is not held up, and one of an hour is looked at four times a second
+"""Maximum number of chunks of output that are read before reports are read again."""
+# the interval between polls grows: a script of 0.1 s does not wait, one of an hour is polled every 0.25 s
 _FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS, _SLOWER = 0.01, 0.25, 1.5
 _LAST_LINES, _LAST_BYTES = 12, 2000
 # the token is the agent's, for its server
@@ -56,7 +56,7 @@ class CommandRun(ProgramRun):
         self._stop_deadline = math.inf
 
     def check(self) -> None:
-        """Refuse a program that is not there."""
+        """Refuse a program that is not in PATH."""
         if shutil.which(self._words[0], path=self._variables.get("PATH", self._path)) is None:
             raise SpecError(
                 f'program.command: there is no program "{self._words[0]}" in {Path.cwd()} or in PATH. No '
@@ -64,11 +64,11 @@ class CommandRun(ProgramRun):
             )
 
     def source_files(self) -> Iterator[Path]:
-        """Yield the words of the command, of which some are files."""
+        """Yield the words of the command; some may be files."""
         return map(Path, self._words[1:])
 
     def execute(self) -> Finished | Failed:
-        """Run the command to its end, and end what it has left behind."""
+        """Run the command, then end the processes that it has left."""
         folder = RunFolder(self.request)
         log = CappedLog(folder.log)
         adopt_orphans()
@@ -100,7 +100,7 @@ class CommandRun(ProgramRun):
 
     def _environment(self, run_file: Path) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
-        # what is printed is a sign of life, and to be seen while it runs
+        # output renews the lease and is shown in the log while the command runs
         defaults = {"PYTHONUNBUFFERED": "1"}
         return defaults | environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
 
@@ -118,19 +118,19 @@ class CommandRun(ProgramRun):
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         process.wait(poll_seconds)
                 if selector.get_map() and not self._take_output(output, log):
-                    # it has closed its output, and need not have ended
+                    # the process has closed its output and may still run
                     selector.unregister(output)
                 self._take_reports(folder)
                 self._pass_stop_on(folder)
                 poll_seconds = min(_SLOWER * poll_seconds, _LONGEST_POLL_SECONDS)
-        # what it has left behind would keep its output open
+        # processes that it has left would keep its output open
         kill_descendants(os.getpid())
         self._take_output(output, log)
         self._take_reports(folder)
         process.stdout.close()
 
     def _take_output(self, descriptor: int, log: CappedLog) -> bool:
-        """Read what there is of the output; return whether more may come."""
+        """Read the available output; return whether more may follow."""
         for _ in range(_CHUNKS):
             try:
                 data = os.read(descriptor, _CHUNK_BYTES)
@@ -154,7 +154,7 @@ class CommandRun(ProgramRun):
                 self.take_report(line["value"], line["step"])
 
     def _pass_stop_on(self, folder: RunFolder) -> None:
-        """Tell the process to end once it should; one that has not asked about its run is given no time."""
+        """Request the process to stop; one that has not called current_run() is ended at once."""
         is_stopped = self.has_diverged or self.channel.stop(self.request) is not None
         if is_stopped and self._stop_deadline == math.inf:
             folder.ask_to_stop()
@@ -163,26 +163,24 @@ class CommandRun(ProgramRun):
     # ---- how it ended
 
     def _end(self, code: int) -> Finished | Failed:
-        if self.has_diverged:
-            return self.finished("diverged")
-        if self.channel.stop(self.request) is not None:
-            return self.finished("stopped")
+        if (early_end := self.build_early_end_message()) is not None:
+            return early_end
         if code:
             ending = f"ended with exit code {code}"
             if code < 0:
                 ending = f"was killed by {signal.Signals(-code).name}"
             is_killed = -code == signal.SIGKILL
             message = f"The command {ending}.{self._last_lines()}"
-            return self.failed("infrastructure" if is_killed else "error", message)
+            return self.build_failed_message("infrastructure" if is_killed else "error", message)
         unused_names = [name for name in self.request.parameters if name not in self._command.placeholders]
         if unused_names and not self._has_attached:
-            return self.failed("usage", _not_read_text(unused_names))
+            return self.build_failed_message("usage", _not_read_text(unused_names))
         if self._reader is not None:
             self._reader.feed(b"", is_last=True)
         value = None if self._reader is None else self._reader.value
-        value = self.last_reported() if value is None else value
+        value = self.find_last_report() if value is None else value
         if value is None:
-            return self.failed("error", f"{self._no_value_text()}{self._last_lines()}")
+            return self.build_failed_message("error", f"{self._no_value_text()}{self._last_lines()}")
         return self.end_with(value)
 
     def _no_value_text(self) -> str:

@@ -67,13 +67,11 @@ class FunctionRun(ProgramRun):
                 value = self._function(run)
         except RunStopped:
             pass
-        if self.has_diverged:
-            return self.finished("diverged")
-        if self.channel.stop(self.request) is not None:
-            return self.finished("stopped")
-        number = self.last_reported() if value is None else _to_number(value, self._path)
+        if (early_end := self.build_early_end_message()) is not None:
+            return early_end
+        number = self.find_last_report() if value is None else _to_number(value, self._path)
         if number is None:
-            return self.failed(
+            return self.build_failed_message(
                 "error",
                 f"{self._path} has returned nothing and reported nothing. Have it return "
                 f"{self.request.program.metric}, or call run.report(value).",

@@ -1,4 +1,4 @@
-"""What runs of commands and of functions have in common: what they tell the agent, and when."""
+"""The common part of runs of commands and of functions: the messages to the agent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tempopt.training.messages import (
 )
 
 BEAT_SECONDS = 0.25
-"""The shortest time between two signs of life."""
+"""Minimum interval between two progress messages."""
 
 
 class ProgramRun(abc.ABC):
@@ -67,12 +67,12 @@ class ProgramRun(abc.ABC):
         """Return the files that are known to hold the program's code."""
 
     def carry_out(self) -> Finished | Failed:
-        """Do what is asked."""
+        """Check the program, and run it unless a check alone is requested."""
         self.check()
-        return self.execute() if self.request.task == "train" else self.finished("complete")
+        return self.execute() if self.request.task == "train" else self.build_finished_message("complete")
 
     def send_started(self, earlier_reports: dict[int, float]) -> None:
-        """Tell that the run has begun; how many steps it takes is not known."""
+        """Send that the run has started; its number of steps is unknown."""
         self.reports = dict(earlier_reports)
         gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
         self.channel.send(
@@ -89,7 +89,7 @@ class ProgramRun(abc.ABC):
         )
 
     def take_report(self, value: float, step: int) -> None:
-        """Pass a report on; one that is not finite ends the run as a module's does."""
+        """Send a report; a value that is not finite ends the run as diverged."""
         self.last_step = step
         if not math.isfinite(value):
             self.has_diverged = True
@@ -100,7 +100,7 @@ class ProgramRun(abc.ABC):
         self._last_message_at = time.monotonic()
 
     def send_progress(self) -> None:
-        """Give a sign of life, unless there was one a moment ago."""
+        """Send a progress message unless the last message is younger than BEAT_SECONDS."""
         now = time.monotonic()
         if now - self._last_message_at >= BEAT_SECONDS:
             self._last_message_at = now
@@ -108,9 +108,15 @@ class ProgramRun(abc.ABC):
 
     def end_with(self, value: float) -> Finished:
         """Return the message of a run that has ended with a value."""
-        return self.finished("complete" if math.isfinite(value) else "diverged", value)
+        return self.build_finished_message("complete" if math.isfinite(value) else "diverged", value)
 
-    def finished(
+    def build_early_end_message(self) -> Finished | None:
+        """Return the message of a run that diverged or was stopped; None: it was neither."""
+        if self.has_diverged:
+            return self.build_finished_message("diverged")
+        return None if self.channel.stop(self.request) is None else self.build_finished_message("stopped")
+
+    def build_finished_message(
         self, state: Literal["complete", "stopped", "diverged"], value: float | None = None
     ) -> Finished:
         """Return the message of a run that ended without a failure."""
@@ -125,12 +131,12 @@ class ProgramRun(abc.ABC):
             reports=self._report_pairs,
         )
 
-    def failed(self, kind: Literal["usage", "error", "infrastructure"], message: str) -> Failed:
-        """Return the message of a run that could not be carried through."""
+    def build_failed_message(self, kind: Literal["usage", "error", "infrastructure"], message: str) -> Failed:
+        """Return the message of a run that failed."""
         return Failed(**self._run, kind=kind, message=message)
 
-    def last_reported(self) -> float | None:
-        """Return the last value of this attempt, or else of those that it has continued."""
+    def find_last_report(self) -> float | None:
+        """Return the last value of this attempt, else of the attempts before; None without a report."""
         has_earlier_alone = self.last_value is None and bool(self.reports)
         return self.reports[max(self.reports)] if has_earlier_alone else self.last_value
 
@@ -143,7 +149,7 @@ class ProgramRun(abc.ABC):
         return [[step, value] for step, value in sorted(self.reports.items())]
 
     def _code(self) -> RunCode:
-        """Return the code that is run, as far as it is known."""
+        """Return the identity of the code, from the source files that are known."""
         files = [path.absolute() for path in self.source_files() if path.is_file()]
         content = hashlib.blake2b(self.request.program.identity.encode(), digest_size=6)
         for path in files:

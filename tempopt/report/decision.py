@@ -150,7 +150,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         earlier_seeds=earlier_seeds(result, verdict.round),
         untested=untested_parameters(result.spec, advice),
         also=tuple(islice(remarks(result, verdict, storage), _MAX_REMARKS)),
-        is_about_temperature=result.spec.attends or bool(result.spec.temperatures),
+        is_about_temperature=result.spec.has_temperature,
     )
 
 

@@ -58,7 +58,7 @@ def baseline_name(spec: StudySpec) -> str:
     is searched it is ``qk_gain = 1``, or ``the baseline``.
     """
     values = _baseline_texts(spec)
-    if not spec.attends and not spec.temperatures:
+    if not spec.has_temperature:
         return values[0] if len(values) == 1 else "the baseline"
     if not spec.temperatures:
         return ATTENTIONS_BASELINE
@@ -83,7 +83,7 @@ def baseline_label(spec: StudySpec) -> str:
 
 def _baseline_texts(spec: StudySpec) -> list[str]:
     """Return the temperature of the baseline for each searched one, or else the baseline's values."""
-    if not spec.attends and not spec.temperatures:
+    if not spec.has_temperature:
         return [parameters_text({name: value}).replace("=", " = ") for name, value in spec.baselines.items()]
     texts = [ATTENTIONS_BASELINE] if spec.attends else []
     for name, temperature in spec.temperatures.items():

@@ -158,6 +158,11 @@ class StudySpec(SpecSection):
         ]
 
     @property
+    def has_temperature(self) -> bool:
+        """Whether there is a temperature, of attention or a named one; a program may have none."""
+        return self.attends or bool(self.temperatures)
+
+    @property
     def searches_temperature(self) -> bool:
         """Whether a temperature is searched, so that its gain is what the verdict is about."""
         return any(name in CREDITED for name in self.search)

@@ -1,4 +1,4 @@
-"""Tries both ends of the ranges of temperatures in the dry run: a module may hold a number within bounds."""
+"""Check both ends of the ranges of temperatures in the dry run, since a module may clamp a number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finds in the dry run why a run cannot go on from its checkpoint: it writes one, reads it and goes on."""
+"""Check in the dry run whether a run resumes exactly: write a checkpoint, load it and continue."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _TWO_EPOCHS = {"max_epochs": 2, "limit_train_batches": 2}
 
 
 def find_resume_fault(request: RunRequest, ranks: Ranks, options: dict[str, Any]) -> str | None:
-    """Train two short epochs, once more from a checkpoint in the second, and compare.
+    """Train two short epochs, repeat the end from a checkpoint in the second one, and compare.
 
     Args:
-        request: The run, as a dry run has it.
-        ranks: Who train it.
+        request: The request of the dry run.
+        ranks: The processes that train it.
         options: Arguments of the Trainer that make a training short.
 
     Returns:
@@ -74,7 +74,7 @@ def find_resume_fault(request: RunRequest, ranks: Ranks, options: dict[str, Any]
 
 
 def _find_data_fault(whole_trainer: L.Trainer, resumed_trainer: L.Trainer) -> str | None:
-    """Draw data of another epoch, behind the earlier ones and from new."""
+    """Compare the data of a later epoch, drawn after the earlier epochs and drawn by a new loader."""
     for loader, new_loader in zip(_loaders(whole_trainer), _loaders(resumed_trainer), strict=True):
         # each process that loads items has a copy of the dataset
         index = min(max(loader.num_workers, 1), len(loader) - 1)
@@ -112,7 +112,7 @@ def _is_same(batch: Any, other_batch: Any) -> bool:
 
 def _is_same_leaf(leaf: Any, other_leaf: Any) -> bool:
     if not isinstance(leaf, torch.Tensor | np.ndarray | np.generic | int | float | complex | str | bytes):
-        # objects of classes of their own may be alike without being equal
+        # objects of other classes need not define equality
         return True
     return type(leaf) is type(other_leaf) and bool(np.array_equal(np.asarray(leaf), np.asarray(other_leaf)))
 
@@ -126,7 +126,7 @@ def _find_weight_fault(module: L.LightningModule, resumed_module: L.LightningMod
         for name, value in state.items()
     )
     if not is_different:
-        # a GPU rounds otherwise from one training to the next
+        # on a GPU, rounding differs between trainings
         return None
     return (
         "it ends with other weights than a run that was left alone, since the module or a callback keeps a "

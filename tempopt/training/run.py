@@ -74,7 +74,7 @@ from tempopt.training.plain_data import reading_as_data
 from tempopt.training.ranks import ALONE, BuffersCallback, RankEnvironment, Ranks, StopSignals
 from tempopt.training.steps import current_step, other_length, total_steps
 from tempopt.training.trackers import Trackers
-from tempopt.training.usual_callbacks import prepare_own_callbacks, usual_callbacks
+from tempopt.training.usual_callbacks import as_list, prepare_own_callbacks, usual_callbacks
 from tempopt.training.weights import weight_sums
 
 BEAT_SECONDS = 0.25
@@ -600,12 +600,6 @@ def guard_values(evaluation: Evaluation, metrics: Mapping[str, float]) -> dict[s
     return {guard_name(evaluation.name, name): metrics[name] for name in evaluation.guards}
 
 
-def _as_list(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
 def adapt_callbacks(value: Any, run: str) -> list[Any]:
     """Return the callbacks of a spec; a ModelCheckpoint gets a folder of the run's own.
 
@@ -616,7 +610,7 @@ def adapt_callbacks(value: Any, run: str) -> list[Any]:
     Raises:
         SpecError: One of them sets temperatures.
     """
-    callbacks = _as_list(value)
+    callbacks = as_list(value)
     for callback in callbacks:
         if isinstance(callback, TemperatureCallback):
             raise SpecError(
@@ -655,7 +649,7 @@ def check_plugins(value: Any) -> list[Any]:
     Raises:
         SpecError: One of them defines the processes of the training.
     """
-    plugins = _as_list(value)
+    plugins = as_list(value)
     for plugin in plugins:
         if isinstance(plugin, ClusterEnvironment):
             raise SpecError(

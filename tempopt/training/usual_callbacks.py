@@ -35,17 +35,17 @@ _REFUSED: dict[type[L.Callback], str] = {
 
 
 def without_screens(value: Any) -> Any:
-    """Return ``trainer.callbacks`` of a spec without what shows something on a screen; a run has none.
+    """Return ``trainer.callbacks`` of a spec without callbacks for screens.
 
     Raises:
-        SpecError: One of them is such that no run may have it.
+        SpecError: A callback is not allowed in runs.
     """
     if value is None:
         return None
-    classes = {id(entry): _class_of(entry) for entry in _as_list(value)}
+    classes = {id(entry): _class_of(entry) for entry in as_list(value)}
     for cls in classes.values():
         _refuse(cls)
-    return [entry for entry in _as_list(value) if not issubclass(classes[id(entry)], _FOR_SCREENS)]
+    return [entry for entry in as_list(value) if not issubclass(classes[id(entry)], _FOR_SCREENS)]
 
 
 def usual_callbacks(callbacks: Iterable[L.Callback], *, has_logger: bool) -> list[L.Callback]:
@@ -62,16 +62,19 @@ def usual_callbacks(callbacks: Iterable[L.Callback], *, has_logger: bool) -> lis
 
 
 def prepare_own_callbacks(module: L.LightningModule, *, has_logger: bool) -> None:
-    """Have ``configure_callbacks`` of a module give what a run has alone."""
+    """Limit ``configure_callbacks`` of a module to the callbacks that a run has."""
     configure_callbacks = module.configure_callbacks
 
     def configure() -> list[L.Callback]:
-        return usual_callbacks(_as_list(configure_callbacks()), has_logger=has_logger)
+        return usual_callbacks(as_list(configure_callbacks()), has_logger=has_logger)
 
     module.configure_callbacks = configure  # type: ignore[method-assign]
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
+    """Return callbacks or plugins as a list; None is an empty one."""
+    if value is None:
+        return []
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
@@ -83,7 +86,7 @@ def _class_of(entry: Any) -> type:
         full_path = path if "." in path else f"lightning.pytorch.callbacks.{path}"
         return load_class(full_path, base=object, where="trainer.callbacks")
     except SpecError:
-        # the arguments of the Trainer say it with the line
+        # the check of the Trainer's arguments reports it, with its line
         return object
 
 

@@ -93,7 +93,7 @@ def plot_keys(result: StudyResult) -> tuple[str, ...]:
     # what attention does inside of a program is not seen
     if spec.program is not None or not spec.attends:
         left_out |= {*_PLOTS_OF_ATTENTION}
-    if not spec.attends and not spec.temperatures:
+    if not spec.has_temperature:
         left_out |= {*_PLOTS_OF_TEMPERATURE}
     return tuple(key for key in PLOTS if key not in left_out)
 

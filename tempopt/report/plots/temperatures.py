@@ -67,7 +67,7 @@ def displayed_temperatures(result: StudyResult) -> list[DisplayedTemperature]:
         NothingToPlot: A program is searched, and no temperature of it.
     """
     spec = result.spec
-    if not spec.attends and not spec.temperatures:
+    if not spec.has_temperature:
         raise NothingToPlot("No temperature is searched.")
     temperatures = [
         DisplayedTemperature(
