@@ -26,13 +26,13 @@ from tempopt.spec.program import CommandProgram
 from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
 _CHUNK_BYTES = 256 * 1024
-_CHUNKS = 64
+_MAX_CHUNKS = 64
 """Maximum number of chunks of output that are read before reports are read again."""
 # the interval between polls grows: a script of 0.1 s does not wait, one of an hour is polled every 0.25 s
-_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS, _SLOWER = 0.01, 0.25, 1.5
-_LAST_LINES, _LAST_BYTES = 12, 2000
+_FIRST_POLL_SECONDS, _MAX_POLL_SECONDS, _POLL_GROWTH = 0.01, 0.25, 1.5
+_MAX_LAST_LINES, _MAX_LAST_BYTES = 12, 2000
 # the token is the agent's, for its server
-_PRIVATE = "TEMPOPT_TOKEN"
+_SECRET_PREFIX = "TEMPOPT_TOKEN"
 
 
 class CommandRun(ProgramRun):
@@ -99,7 +99,9 @@ class CommandRun(ProgramRun):
     # ---- while it runs
 
     def _environment(self, run_file: Path) -> dict[str, str]:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(_PRIVATE)}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(_SECRET_PREFIX)
+        }
         # output renews the lease and is shown in the log while the command runs
         defaults = {"PYTHONUNBUFFERED": "1"}
         return defaults | environment | {"PATH": self._path, RUN_FILE: str(run_file)} | self._variables
@@ -121,8 +123,8 @@ class CommandRun(ProgramRun):
                     # the process has closed its output and may still run
                     selector.unregister(output)
                 self._take_reports(folder)
-                self._pass_stop_on(folder)
-                poll_seconds = min(_SLOWER * poll_seconds, _LONGEST_POLL_SECONDS)
+                self._forward_stop(folder)
+                poll_seconds = min(_POLL_GROWTH * poll_seconds, _MAX_POLL_SECONDS)
         # processes that it has left would keep its output open
         kill_descendants(os.getpid())
         self._take_output(output, log)
@@ -131,7 +133,7 @@ class CommandRun(ProgramRun):
 
     def _take_output(self, descriptor: int, log: CappedLog) -> bool:
         """Read the available output; return whether more may follow."""
-        for _ in range(_CHUNKS):
+        for _ in range(_MAX_CHUNKS):
             try:
                 data = os.read(descriptor, _CHUNK_BYTES)
             except BlockingIOError:
@@ -141,7 +143,7 @@ class CommandRun(ProgramRun):
             log.write(data)
             if self._reader is not None:
                 self._reader.feed(data)
-            self._last_output = (self._last_output + data)[-_LAST_BYTES:]
+            self._last_output = (self._last_output + data)[-_MAX_LAST_BYTES:]
             self.send_progress()
         return True
 
@@ -153,7 +155,7 @@ class CommandRun(ProgramRun):
             else:
                 self.take_report(line["value"], line["step"])
 
-    def _pass_stop_on(self, folder: RunFolder) -> None:
+    def _forward_stop(self, folder: RunFolder) -> None:
         """Request the process to stop; one that has not called current_run() is ended at once."""
         is_stopped = self.has_diverged or self.channel.stop(self.request) is not None
         if is_stopped and self._stop_deadline == math.inf:
@@ -174,7 +176,7 @@ class CommandRun(ProgramRun):
             return self.build_failed_message("infrastructure" if is_killed else "error", message)
         unused_names = [name for name in self.request.parameters if name not in self._command.placeholders]
         if unused_names and not self._has_attached:
-            return self.build_failed_message("usage", _not_read_text(unused_names))
+            return self.build_failed_message("usage", _describe_unread_params(unused_names))
         if self._reader is not None:
             self._reader.feed(b"", is_last=True)
         value = None if self._reader is None else self._reader.value
@@ -193,11 +195,11 @@ class CommandRun(ProgramRun):
         )
 
     def _last_lines(self) -> str:
-        lines = self._last_output.decode(errors="replace").splitlines()[-_LAST_LINES:]
+        lines = self._last_output.decode(errors="replace").splitlines()[-_MAX_LAST_LINES:]
         return "\n".join([" It printed last:", *lines]) if lines else " It printed nothing."
 
 
-def _not_read_text(names: list[str]) -> str:
+def _describe_unread_params(names: list[str]) -> str:
     words = " ".join(f"--{name.replace('_', '-')} {{{name}}}" for name in names)
     return (
         f"program.command: {', '.join(names)} never reached the program, which has ended without a call of "

@@ -63,7 +63,7 @@ class FunctionRun(ProgramRun):
         self.send_started(folder.earlier_reports)
         value: object = None
         try:
-            with activate(run), self._signs_of_life(folder.log):
+            with activate(run), self._send_progress_on_output(folder.log):
                 value = self._function(run)
         except RunStopped:
             pass
@@ -79,8 +79,8 @@ class FunctionRun(ProgramRun):
         return self.end_with(number)
 
     @contextlib.contextmanager
-    def _signs_of_life(self, log: Path) -> Iterator[None]:
-        """Tell the agent of output, while a function prints."""
+    def _send_progress_on_output(self, log: Path) -> Iterator[None]:
+        """Send progress messages while the function prints."""
         has_ended = threading.Event()
 
         def watch() -> None:

@@ -19,7 +19,7 @@ from tempopt.report.comparison_text import comparison_headline, exported_set
 from tempopt.report.decision import decide
 from tempopt.report.findings import round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
-from tempopt.report.program_export import parameters_beside, program_python, program_yaml
+from tempopt.report.program_export import params_outside_command, program_python, program_yaml
 from tempopt.report.recommendation_text import HEAD, recommendation_text
 from tempopt.report.study_data import StudyData
 from tempopt.storage.run_code import run_codes
@@ -193,7 +193,7 @@ def _lightning_package_name(result: StudyData) -> str:
 
 def _program_header(result: StudyData, export: _Export) -> list[str]:
     """Return the comment lines before a command or a call."""
-    names = parameters_beside(result.spec, export.parameters)
+    names = params_outside_command(result.spec, export.parameters)
     remedy = "the program reads them by tempopt.current_run(params={...})"
     return [*export.header, *([f"Not in the command: {', '.join(names)}; {remedy}."] if names else [])]
 

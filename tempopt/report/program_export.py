@@ -37,7 +37,7 @@ def program_python(spec: StudySpec, parameters: Mapping[str, Any]) -> str:
     return "\n".join(["import subprocess", "", f"subprocess.run({line!r}, shell=True, check=True)", ""])
 
 
-def parameters_beside(spec: StudySpec, parameters: Mapping[str, Any]) -> list[str]:
+def params_outside_command(spec: StudySpec, parameters: Mapping[str, Any]) -> list[str]:
     """Return the names of parameters that a command does not hold, and its program reads by itself."""
     if spec.program is None or spec.program.command is None:
         return []
