@@ -24,13 +24,15 @@ URL = "sqlite:///tempopt.db"
 # Each attempt continues where the last one has written its step. It has a child in a session of its own, as
 # torchrun has.
 RESUMING = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 import tempopt
 
 run = tempopt.current_run()
 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)  # a rank"], start_new_session=True)
 checkpoint = run.folder / "step.txt"
 start = int(checkpoint.read_text()) if checkpoint.exists() else 0
+while os.path.exists("wait"):
+    time.sleep(0.05)
 with open("steps.txt", "a") as file:
     for step in range(start + 1, 21):
         time.sleep(0.05)
@@ -157,17 +159,22 @@ def test_a_run_that_neither_prints_nor_reports_is_ended_after_its_lease() -> Non
 @pytest.mark.service
 def test_two_agents_share_a_study_on_postgresql(tmp_path: Path) -> None:
     spec = resuming_spec()
+    # no run ends before both agents have one
+    Path("wait").touch()
     with empty_database("postgresql", tmp_path, "programs") as url:
-        first = begin("search", "study.yaml", "--workers", "2", url=url)
 
-        def has_begun() -> bool:
+        def agents_of_runs() -> set[str | None]:
             try:
-                return any(run.state == "running" for run in tempopt.load_study(url, "plain").runs)
+                runs = tempopt.load_study(url, "plain").runs
             except (StorageError, tempopt.StudyNotFound):
-                return False
+                return set()
+            return {run.agent for run in runs if run.state == "running"}
 
-        wait_for(has_begun)
-        second = begin("agent", "plain", "--workers", "2", url=url)
+        first = begin("search", "study.yaml", "--workers", "1", url=url)
+        wait_for(lambda: len(agents_of_runs()) == 1)
+        second = begin("agent", "plain", "--workers", "1", url=url)
+        wait_for(lambda: len(agents_of_runs()) == 2)
+        Path("wait").unlink()
         assert (first.wait(timeout=240), second.wait(timeout=240)) == (0, 0)
         result = tempopt.load_study(url, "plain")
     agents = {run.agent for run in result.runs}
