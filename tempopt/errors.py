@@ -109,7 +109,8 @@ def unknown(what: str, name: object, choices: Iterable[str], remedy: str = "", *
     # a text longer than every name has no near match, and is slow to compare
     near = difflib.get_close_matches(name, names, n=1) if len(name) <= _WORD else []
     hint = f' Did you mean "{near[0]}"?' if near else ""
-    listing = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if names[_NAMES:] else "")
+    more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+    listing = ", ".join(names[:_MAX_NAMES]) + more
     return (
         f'Unknown {what} "{name}"{where}.{hint} Known: {listing or "none"}.{" " + remedy if remedy else ""}'
     )
@@ -124,10 +125,10 @@ def not_text(text: str) -> str | None:
 
 # ---- lengths
 
-_LONGEST = 1900
-_NAMES = 60
-_WORD = 160
-_LINE = 500
+_MAX_ERROR_CHARS = 1900
+_MAX_NAMES = 60
+_WORD = 160  # letters that a word keeps
+_MAX_LINE_CHARS = 500
 _KNOWN_NAMES_PATTERN = re.compile(r'(Did you mean "[^"\n]*"\?) Known: [^\n]*?\.(?=\s|$)')
 
 
@@ -138,17 +139,17 @@ def shorten_message(message: str) -> str:
         message: Any text. If it is too long, its passwords are masked before it is cut, since a part of a
             URL is not recognised as a URL.
     """
-    if len(message) <= _LONGEST:
+    if len(message) <= _MAX_ERROR_CHARS:
         return message
     message = re.sub(rf"\S{{{_WORD},}}", lambda match: _cut_middle(match[0], _WORD), mask_secrets(message))
-    if len(message) > _LONGEST:
+    if len(message) > _MAX_ERROR_CHARS:
         message = _KNOWN_NAMES_PATTERN.sub(r"\1", message)
-    if len(message) > _LONGEST:
-        message = "\n".join(_cut_middle(line, _LINE) for line in message.splitlines())
-    if len(message) <= _LONGEST:
+    if len(message) > _MAX_ERROR_CHARS:
+        message = "\n".join(_cut_middle(line, _MAX_LINE_CHARS) for line in message.splitlines())
+    if len(message) <= _MAX_ERROR_CHARS:
         return message
     first_line, *lines = message.splitlines()
-    last_line, head, room = lines.pop(), [first_line], _LONGEST - 40 - len(first_line)
+    last_line, head, room = lines.pop(), [first_line], _MAX_ERROR_CHARS - 40 - len(first_line)
     room -= len(last_line)
     for line in lines:
         room -= len(line) + 1

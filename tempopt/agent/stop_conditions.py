@@ -14,7 +14,7 @@ from tempopt.storage.rows import SEARCH_KINDS, TicketRow
 from tempopt.storage.ticket_queries import gpu_seconds_of
 from tempopt.verdict.stages import remaining_confirmation_runs
 
-_HOUR = 3600.0
+_HOUR = 3600.0  # seconds
 
 
 def find_stop_reason(spec: StudySpec, cache: StudyCache, *, workers: int) -> str | None:

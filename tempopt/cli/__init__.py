@@ -24,11 +24,11 @@ from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, mask_s
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 EXIT_OK = 0
-FAILED = 1
+EXIT_FAILED = 1
 USAGE_EXIT_CODE = 2
 EXIT_NO_DIFFERENCE = 3
 EXIT_WORSE = 4
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 OUTCOME_CODES = {"better": EXIT_OK, "not_shown": EXIT_NO_DIFFERENCE, "worse": EXIT_WORSE}
 """Exit code of a comparison with each outcome."""
@@ -201,9 +201,9 @@ def exit_code(work: Callable[[], int]) -> int:
         if os.environ.get("TEMPOPT_TRACEBACK"):
             _print_traceback()
         print(mask_secrets(f"tempopt: error: {error}"), file=sys.stderr)
-        return USAGE_EXIT_CODE if isinstance(error, UsageError) else FAILED
+        return USAGE_EXIT_CODE if isinstance(error, UsageError) else EXIT_FAILED
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # The reader has closed the pipe, as in `tempopt list | head`.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -216,7 +216,7 @@ def exit_code(work: Callable[[], int]) -> int:
             "report it with the lines above.",
             file=sys.stderr,
         )
-        return FAILED
+        return EXIT_FAILED
 
 
 def _print_traceback() -> None:

@@ -14,7 +14,7 @@ from tempopt.agent.any_agent import AnyAgent, DatabaseStudies, ServerStudies, St
 from tempopt.agent.observer import Observer
 from tempopt.agent.signals import sigterm_as_keyboard_interrupt
 from tempopt.agent.study_runner import run_remote_agent
-from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED
+from tempopt.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK
 from tempopt.cli.run_study import run_and_report
 from tempopt.errors import UsageError
 from tempopt.service import studies
@@ -66,12 +66,12 @@ def _work_for_server(arguments: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         command = f"tempopt agent {shlex.quote(name)} --server {shlex.quote(url)}"
         print(f"\nInterrupted. Everything that was reported is saved. To continue:\n  {command}")
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     finally:
         connection.close()
     if state != "done":
         print(f'\nThe study "{name}" was paused. Everything that was reported is saved.')
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     print(
         f'\nThe study "{name}" is done. To read its verdict: tempopt show {shlex.quote(name)} --storage {url}'
     )
@@ -101,10 +101,10 @@ def _serve_any(arguments: argparse.Namespace) -> int:
                 failed = AnyAgent(studies, idle_seconds=arguments.until_idle, note=_print_timed).run()
         except KeyboardInterrupt:
             _print_timed("Interrupted. Everything that was reported is saved.")
-            return INTERRUPTED
+            return EXIT_INTERRUPTED
     if failed:
         _print_timed(f"Not done, failed on this machine: {', '.join(failed)}.")
-        return FAILED
+        return EXIT_FAILED
     _print_timed("No run is left to begin.")
     return EXIT_OK
 

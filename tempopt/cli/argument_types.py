@@ -19,7 +19,7 @@ class Trials(NamedTuple):
 # The limits of the spec, repeated here since importing the spec is slow.
 _MAX_RUNS = 100_000
 _MAX_SEEDS = 1000
-_DAY = 86_400
+_DAY = 86_400  # seconds
 _MAX_NUMBER = 1e9
 _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,62}")
 

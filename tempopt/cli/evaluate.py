@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from tempopt.cli import INTERRUPTED
+from tempopt.cli import EXIT_INTERRUPTED
 from tempopt.service.evaluation.evaluate import evaluate as evaluate_weights
 from tempopt.storage.urls import masked_url
 
@@ -28,7 +28,7 @@ def evaluate(arguments: argparse.Namespace) -> int | None:
             "\nInterrupted. Every evaluation that ended is saved. To continue, run the same command.",
             file=sys.stderr,
         )
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     if arguments.json:
         print(json.dumps(result.to_json(), indent=2, allow_nan=False))
         return None

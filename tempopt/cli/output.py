@@ -16,7 +16,7 @@ from rich.table import Table
 from tempopt.errors import UsageError
 from tempopt.files import replace
 
-_WIDE = 10_000
+_UNWRAPPED_CHARS = 10_000  # wider than any table, so that rich wraps no cell
 # Control characters, invisible ones such as those that change the direction of text, lone surrogates, and
 # Unicode's line ends.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -83,7 +83,7 @@ def print_table(table: Table) -> None:
     if sys.stdout.isatty():
         Console().print(table)
         return
-    console = Console(width=_WIDE, color_system=None)
+    console = Console(width=_UNWRAPPED_CHARS, color_system=None)
     with console.capture() as capture:
         console.print(table)
     print(*(line.rstrip() for line in capture.get().rstrip("\n").split("\n")), sep="\n")

@@ -10,7 +10,7 @@ from tempopt.verdict.detectable_gain import LARGE_GAIN
 from tempopt.verdict.forecast_text import format_duration, format_worker_count, runs_text
 from tempopt.verdict.planned_runs import Span
 
-_HOUR = 3600.0
+_HOUR = 3600.0  # seconds
 
 
 def print_forecast(forecast: StudyForecast) -> None:

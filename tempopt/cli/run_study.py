@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tempopt.cli import EXIT_OK, FAILED, INTERRUPTED, OUTCOME_CODES
+from tempopt.cli import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_OK, OUTCOME_CODES
 from tempopt.cli.output import print_decision
 from tempopt.cli.storage import storage_option, study_argument
 from tempopt.errors import TempoptError, UsageError, mask_secrets
@@ -76,22 +76,22 @@ def run_and_report(
             result = run_study(observer)
     except KeyboardInterrupt:
         print(f"\n{_build_interrupted_hint(name, arguments, again, continues)}", file=stream)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         # the reader has closed the pipe before the end of the study
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     if result.state != "done":
         # paused by `tempopt pause`; other agents may still be saving their runs
         command = _build_command("resume", name, arguments)
         text = "The study was paused. Everything that was reported is saved. To continue:"
         print(f"\n{text}\n  {command}", file=stream)
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
     if result.spec.compare is not None:
         return _report_comparison(result, arguments, publish_report(arguments, name))
     report = publish_report(arguments, name) or ""
     print_decision(["", *screen_lines(result, storage_option(arguments), report)])
-    return FAILED if result.best is None else EXIT_OK
+    return EXIT_FAILED if result.best is None else EXIT_OK
 
 
 def publish_report(arguments: argparse.Namespace, name: str) -> str | None:
@@ -175,5 +175,5 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
     if comparison is None or all(
         variant.answer is None and not variant.fails_more for variant in comparison.variants
     ):
-        return FAILED
+        return EXIT_FAILED
     return OUTCOME_CODES[comparison.outcome]

@@ -55,7 +55,7 @@ class ExitInfo:
 
 
 class RestartPolicy:
-    """Restarts after growing pauses, until several restart_policy in a row were short."""
+    """Restarts after growing pauses, until several lives in a row were short."""
 
     def __init__(self) -> None:
         self._pause = 1.0

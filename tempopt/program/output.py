@@ -14,8 +14,8 @@ from tempopt.spec.program_pattern import num_groups_in, value_pattern
 KEPT_BYTES = 1024 * 1024
 """So much of the beginning of the output is kept, and as much of its end."""
 
-_LONGEST_LINE = 64 * 1024
-_OVERLAP = 1024
+_MAX_LINE_CHARS = 64 * 1024
+_OVERLAP_CHARS = 1024  # longer than a value with its name
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -90,10 +90,10 @@ class ValueReader:
         end = len(text) if is_last else max(text.rfind("\n"), text.rfind("\r")) + 1
         self._search(text[:end])
         self._line = text[end:]
-        if len(self._line) > _LONGEST_LINE:
+        if len(self._line) > _MAX_LINE_CHARS:
             # a value that is cut here is found again, whole; a name that is cut there is not found
             self._search(self._line)
-            self._line = " " + self._line[-_OVERLAP:].partition(" ")[2]
+            self._line = " " + self._line[-_OVERLAP_CHARS:].partition(" ")[2]
 
     def _search(self, text: str) -> None:
         if self._literal not in text:

@@ -52,7 +52,7 @@ _MAX_COMMENT_WIDTH = 110
 _MAX_CALL_WIDTH = 72
 # parses a mapping as LightningCLI does, into a dataclass if the class takes one
 _ARGUMENTS = "tempopt.training.arguments.Arguments"
-_MOMENTS = 20
+_NUM_INTERVALS = 20
 _STORED: Mapping[str, Callable[[float], float]] = {
     "identity": lambda tau: tau,
     "inverse": lambda tau: 1.0 / tau,
@@ -369,7 +369,7 @@ def constants(callbacks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         if callback["class_path"] != VALUE or "at_inference" in init_args:
             continue
         schedule = TemperatureParameters.from_mapping(init_args["parameters"]).plan(1).schedule
-        levels = {schedule(moment / _MOMENTS) for moment in range(_MOMENTS + 1)}
+        levels = {schedule(moment / _NUM_INTERVALS) for moment in range(_NUM_INTERVALS + 1)}
         if len(levels) == 1:
             number = _STORED[init_args["transform"]](levels.pop())
             yield (

@@ -64,9 +64,9 @@ PARTS = {
 """Part of a plan to what people call it."""
 _PARTS_PER_TEMPERATURE = ("schedule", "level")
 """Parts that each temperature has of its own."""
-_NAMED = 3
+_MAX_LISTED_TICKETS = 3
 _MAX_NAMED_LAYERS = 4
-_LONGEST = 100
+_MAX_REASON_CHARS = 100
 
 
 def find(result: StudyData, storage: str = "") -> list[Finding]:
@@ -262,16 +262,16 @@ def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
 def _failures_text(tickets: list[TicketRow]) -> str:
     texts = [
         f"{ticket.kind} {ticket.number}: {_shorten(ticket.error or 'no reason is known')}"
-        for ticket in tickets[:_NAMED]
+        for ticket in tickets[:_MAX_LISTED_TICKETS]
     ]
-    num_more = len(tickets) - _NAMED
+    num_more = len(tickets) - _MAX_LISTED_TICKETS
     return "; ".join([*texts, *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
 def _shorten(text: str) -> str:
     lines = text.split("\n")
-    is_short = len(lines) == 1 and len(text) <= _LONGEST
-    return text.rstrip(".") if is_short else f"{lines[0][:_LONGEST].rstrip('.')} ..."
+    is_short = len(lines) == 1 and len(text) <= _MAX_REASON_CHARS
+    return text.rstrip(".") if is_short else f"{lines[0][:_MAX_REASON_CHARS].rstrip('.')} ..."
 
 
 def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 ATTENTIONS_BASELINE = "τ = 1"
 """Reference of a study of attention's temperature."""
 _SCHEDULE_PARAMS = ("schedule", "temperature_init", "temperature_final")
-_STRAIGHT = 1e-9
+_SLOPE_TOLERANCE = 1e-9
 _KNOTS = (KNOTS, *INNER_KNOTS, "num_knots", "hold_fraction")
 
 
@@ -248,7 +248,7 @@ def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tup
         knots.append((1.0, knots[-1][1]))
     points = [knots[0]]
     for knot, following in itertools.pairwise(knots[1:]):
-        if abs(_slope(points[-1], knot) - _slope(knot, following)) > _STRAIGHT:
+        if abs(_slope(points[-1], knot) - _slope(knot, following)) > _SLOPE_TOLERANCE:
             points.append(knot)
     return (*points, knots[-1]) if len(points) > 1 else ()
 

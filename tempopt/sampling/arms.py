@@ -160,9 +160,9 @@ class SearchArms:
         return design
 
     def _design_number(self, arm: str, number: int) -> int:
-        """Return a negative number for a first-design trial, with its seed stream."""
-        streams = self._spec.study.seeds.search or 1
-        return number - (1 + _DESIGN.index(arm)) * streams * MAX_RUNS
+        """Return a negative number for a first-design trial, with its study seed."""
+        num_seeds = self._spec.study.seeds.search or 1
+        return number - (1 + _DESIGN.index(arm)) * num_seeds * MAX_RUNS
 
     def _draw_tuned_baseline(self, number: int, seed: int) -> Parameters | None:
         """Return the parameters of an extra baseline trial by the search model; None without a model."""

@@ -26,10 +26,10 @@ _POOL_SIZE = 256
 """Number of candidates from the whole space; a space with at most as many sets is listed completely."""
 _MAX_EXHAUSTIVE = 12
 """In a space with at most as many sets, each is trained once before any is repeated."""
-_CENTRES = 6
-_NEAR = 10
-_WIDTH = 0.1
-_REDRAWN = 0.15
+_NUM_CENTRES = 6
+_SETS_PER_CENTRE = 10
+_PERTURBATION_STD = 0.1
+_REDRAW_PROBABILITY = 0.15
 _MIN_RELATIVE_SPREAD = 1e-6
 
 
@@ -115,8 +115,8 @@ class CandidatePool:
         """
         global_sets, described_MD = self._whole_space
         # a list of all sets contains those near the best
-        centres = [] if self._all_sets else ranked[:_CENTRES]
-        near_sets = [self._perturb(centre, rng) for centre in centres for _ in range(_NEAR)]
+        centres = [] if self._all_sets else ranked[:_NUM_CENTRES]
+        near_sets = [self._perturb(centre, rng) for centre in centres for _ in range(_SETS_PER_CENTRE)]
         if fixed:
             pool = [{**parameters, **fixed} for parameters in (*global_sets, *near_sets)]
             return pool, self.feature_matrix(pool)
@@ -172,10 +172,10 @@ class CandidatePool:
                 values[name] = from_unit(distribution, rng.random())
             elif isinstance(distribution, CategoricalDistribution):
                 # a run at a constant temperature may have a choice outside of the space
-                is_kept = rng.random() >= _REDRAWN and value in distribution.choices
+                is_kept = rng.random() >= _REDRAW_PROBABILITY and value in distribution.choices
                 values[name] = value if is_kept else from_unit(distribution, rng.random())
             else:
-                position = to_unit(distribution, value) + _WIDTH * rng.standard_normal()
+                position = to_unit(distribution, value) + _PERTURBATION_STD * rng.standard_normal()
                 values[name] = from_unit(distribution, min(max(position, 0.0), 1.0))
         return values
 

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 _CURVE = ParameterNames(GROUPS["schedule"] | GROUPS["level"])
 _DEPTH = GROUPS["layers"]
-_PLACES = 24
-_LAYERS = 5
-_BEYOND = 0.5
+_PLACES = 24  # of progress, at which schedules are compared
+_NUM_LAYERS = 5
+_MAX_EXCESS = 0.5
 # from a quarter of a temperature to four times it
 _SPAN = math.log(16.0)
 
@@ -122,14 +122,14 @@ def _plan_entries(
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the entries of τ over training and of τ over depth; cached, since plans recur."""
     # fixed parameters may be inconsistent with searched ones
-    layer_plan = TemperatureParameters.from_mapping(drop_unused_params(dict(plan))).plan(_LAYERS)
+    layer_plan = TemperatureParameters.from_mapping(drop_unused_params(dict(plan))).plan(_NUM_LAYERS)
     level = np.log([layer_plan.schedule(index / (_PLACES - 1)) / neutral for index in range(_PLACES)]) / _SPAN
     at_knots = np.log([layer_plan.schedule(progress) / neutral for progress in inner]) / _SPAN
-    factors = np.log(layer_plan.layers.factors(_LAYERS)) / _SPAN
+    factors = np.log(layer_plan.layers.factors(_NUM_LAYERS)) / _SPAN
     return (
         # the beginning, the middle, and the value that is validated and exported
         (level[: _PLACES // 3].mean(), level[_PLACES // 3 :].mean(), level[-1], *at_knots),
-        (factors[-1] - factors[0], factors[_LAYERS // 2] - (factors[0] + factors[-1]) / 2),
+        (factors[-1] - factors[0], factors[_NUM_LAYERS // 2] - (factors[0] + factors[-1]) / 2),
     )
 
 
@@ -153,4 +153,4 @@ def _entries(distribution: BaseDistribution, value: Any) -> list[float]:
         # the value of another study may be outside of this range, even below 0
         value = max(value, low * low / high)
     position = to_unit(distribution, value)
-    return [min(max(position, -_BEYOND), 1 + _BEYOND)]
+    return [min(max(position, -_MAX_EXCESS), 1 + _MAX_EXCESS)]

@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from tempopt.storage.rows import TrialParam
 
-_STUDY = 0
+_STUDY_ID = 0
 LEARNED_STATES = (TrialState.COMPLETE, TrialState.PRUNED)
 """States of ended trials that samplers learn from."""
 
@@ -140,7 +140,7 @@ class WindowedStorage(BaseStorage):
         return copy.deepcopy(trials) if deepcopy else trials
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        return _STUDY
+        return _STUDY_ID
 
     def get_study_name_from_id(self, study_id: int) -> str:
         return self._name

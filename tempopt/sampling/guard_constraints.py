@@ -35,7 +35,7 @@ MIN_PROBABILITY = 0.5
 
 _BASELINE_SHARE = 0.25
 """Share of the best runs at τ = 1 that guards compare with, if these runs tune parameters."""
-_EXACT = 1e-9
+_MIN_RELATIVE_SPREAD = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class GuardConstraints:
         self,
         complete_trials: Sequence[FrozenTrial],
         describe: Callable[[Mapping[str, Any]], FloatArray],
-        stream_of: Callable[[int], int],
+        seed_index_of: Callable[[int], int],
         trends: int = 0,
     ) -> Weigh:
         """Return a function for the probability that described parameter sets are shown to keep all guards.
@@ -94,12 +94,12 @@ class GuardConstraints:
         Args:
             complete_trials: Complete trials, at least one.
             describe: Turns sampled values into features.
-            stream_of: Returns the index of the study seed of a trial number.
+            seed_index_of: Returns the index of the study seed of a trial number.
             trends: Number of trailing features that are trends of another metric.
         """
         features_ND = np.array([describe(trial.params) for trial in complete_trials])
         end = features_ND.shape[1] - trends
-        seeds_N = np.array([stream_of(trial.number) for trial in complete_trials])
+        seeds_N = np.array([seed_index_of(trial.number) for trial in complete_trials])
         metrics_by_trial = [trial.user_attrs for trial in complete_trials]
         weighers = [
             self._weigh_by_limit(limit, features_ND[:, :end], seeds_N, metrics_by_trial)
@@ -137,7 +137,7 @@ class GuardConstraints:
             spread_M = np.sqrt(posterior.variance() + limit.variance + error**2)
             room_M = posterior.mean_M - near_limit - self.quantile * error
             probabilities: FloatArray = ndtr(
-                room_M / np.maximum(spread_M, _EXACT * max(1.0, abs(near_limit)))
+                room_M / np.maximum(spread_M, _MIN_RELATIVE_SPREAD * max(1.0, abs(near_limit)))
             )
             return probabilities
 

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tempopt.spec.search_space import SamplingArm
     from tempopt.spec.study_spec import StudySpec
 
-_POINTS = 64
-_INNER = 0.5
+_NUM_SETS = 64
+_INNER_SHARE = 0.5
 _MIN_VALUES = 4
 """Number of values up to which the middle half would be one or two values."""
 _STRENGTH_PARAMS = ("entropy_lambda", "entropy_lambda_final", "output_temperature")
@@ -46,13 +46,13 @@ def initial_params(spec: StudySpec, arm: SamplingArm, number: int, *, seed: int)
     from scipy.stats import qmc
 
     space, neutral = spec.space(arm), neutral_values(spec.fixed_temperatures)
-    design = qmc.Sobol(len(space), seed=derive(seed, seed_name(arm), "first") & 0xFFFFFFFF).random(_POINTS)
+    design = qmc.Sobol(len(space), seed=derive(seed, seed_name(arm), "first") & 0xFFFFFFFF).random(_NUM_SETS)
     values = {}
-    for (name, distribution), position in zip(space.items(), design[number % _POINTS], strict=True):
+    for (name, distribution), position in zip(space.items(), design[number % _NUM_SETS], strict=True):
         if number == 0 and arm != "search":
             values[name] = _neutral(name, distribution, neutral)
         elif _is_strength(name, distribution):
-            values[name] = from_unit(distribution, 0.5 + _INNER * (position - 0.5))
+            values[name] = from_unit(distribution, 0.5 + _INNER_SHARE * (position - 0.5))
         else:
             values[name] = from_unit(distribution, position)
     return values

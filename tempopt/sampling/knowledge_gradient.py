@@ -36,19 +36,19 @@ from tempopt.storage.rows import Parameters
 
 Row = TypeVar("Row", bound=tuple[Any, ...])
 
-_ENOUGH = 6
+_MIN_COMPLETE_TRIALS = 6
 _MIN_COMPLETE_SHARE = 1 / 3
-"""Smallest share of complete trials in all ended ones from which forecasts are fitted."""
+"""Smallest number of complete trials, and smallest share of all ended ones, with which trials are pruned."""
 _MAX_FIT_RUNS = 240
 """Largest number of runs in a fit, which takes time by the third power of their number."""
 _MIN_WORTH_SHARE = 0.5
 """Share of a new run's worth below which a run is ended; below 1 since forecasts can be wrong."""
 _MIN_IMPROVEMENT = 1e-6
 """Share of the range of means below which an improvement counts as rounding."""
-_IN_FLIGHT = 32
+_MAX_CACHED = 32  # entries of a cache
 _CLEAR_MARGIN = 0.5
 """Standard deviations of the difference by which a set has to be expected to beat the best constant."""
-_REFINEMENTS = 3
+_REFINE_ROUNDS = 3  # of sets near the best of the round before
 _PROMISING_SHARE = 0.25
 """Share of the sets of a part of the space, by descending mean, from which the next one is taken."""
 
@@ -61,7 +61,7 @@ class ArmModel:
         broken_trials: Pruned and diverged trials.
         describe: Turns sampled values into features.
         maximize: Whether larger values of the metric are better; in this class larger is always better.
-        stream_of: Returns the index of the study seed of a trial number.
+        seed_index_of: Returns the index of the study seed of a trial number.
         trends: Number of trailing features that are trends of earlier studies.
         guarding: Constraints of the guards; None if there are none.
     """
@@ -73,12 +73,12 @@ class ArmModel:
         describe: Describe,
         *,
         maximize: bool,
-        stream_of: Callable[[int], int],
+        seed_index_of: Callable[[int], int],
         trends: int = 0,
         guarding: GuardConstraints | None = None,
     ) -> None:
         self._describe = describe
-        self._stream_of = stream_of
+        self._seed_index_of = seed_index_of
         self._sign = 1.0 if maximize else -1.0
         self.total_steps = max(max(trial.intermediate_values, default=1) for trial in complete_trials)
         """Steps of the longest run."""
@@ -86,7 +86,7 @@ class ArmModel:
             [(self._reports(trial), self._value(trial)) for trial in complete_trials]
         )
         self.may_prune = len(complete_trials) >= max(
-            _ENOUGH, _MIN_COMPLETE_SHARE * (len(complete_trials) + len(broken_trials))
+            _MIN_COMPLETE_TRIALS, _MIN_COMPLETE_SHARE * (len(complete_trials) + len(broken_trials))
         )
         """Whether enough runs are complete to forecast from."""
         rows = [(trial, self._value(trial), 0.0) for trial in complete_trials]
@@ -107,7 +107,7 @@ class ArmModel:
         self._features_ND = np.array([describe(trial.params) for trial in self.trials])
         self.runs = Observations(
             features_ND=self._features_ND,
-            seeds_N=np.array([stream_of(trial.number) for trial in self.trials]),
+            seeds_N=np.array([seed_index_of(trial.number) for trial in self.trials]),
             values_N=np.array([value for _, value, _ in rows]),
             excess_N=np.array([excess for _, _, excess in rows]),
         )
@@ -124,7 +124,9 @@ class ArmModel:
                 )
             ]
             self._base = guarding.base
-            self._weigh = guarding.feasibility_probability(informative_trials, describe, stream_of, trends)
+            self._weigh = guarding.feasibility_probability(
+                informative_trials, describe, seed_index_of, trends
+            )
 
     def posterior(self, features_MD: FloatArray, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
         """Return the predicted means of parameter sets; larger is better.
@@ -134,8 +136,8 @@ class ArmModel:
             pending: Trials in progress, assumed to reach their predicted values.
         """
         pending_PD = np.array([self._describe(trial.params) for trial in pending])
-        streams = np.array([self._stream_of(trial.number) for trial in pending], dtype=np.int64)
-        expecting = self.surrogate.with_pending(pending_PD, streams)
+        seed_indices = np.array([self._seed_index_of(trial.number) for trial in pending], dtype=np.int64)
+        expecting = self.surrogate.with_pending(pending_PD, seed_indices)
         return expecting.posterior(features_MD, self._weigh, self._base)
 
     def worth_of_rest(self, trial: FrozenTrial, posterior: Posterior) -> float | None:
@@ -153,7 +155,7 @@ class ArmModel:
         described_D = self._describe(trial.params)
         joint_posterior = posterior.with_candidate(described_D)
         mean_1, variance_1, together_M1 = joint_posterior.predict_runs(
-            described_D[None], self._stream_of(trial.number)
+            described_D[None], self._seed_index_of(trial.number)
         )
         run = float(mean_1[0]), float(variance_1[0]), together_M1[:, 0]
         return (
@@ -168,7 +170,9 @@ class ArmModel:
             posterior: Values of the parameter sets.
             number: Number of the trial that would train one of them.
         """
-        _, variance_M, together_MM = posterior.predict_runs(posterior.features_MD, self._stream_of(number))
+        _, variance_M, together_MM = posterior.predict_runs(
+            posterior.features_MD, self._seed_index_of(number)
+        )
         return knowledge_gradient(posterior.mean_M, variance_M, together_MM)
 
     @cached_property
@@ -238,7 +242,7 @@ class KnowledgeGradient:
         self._earlier = earlier
         self.describe = _add_trends(featurize, earlier) if earlier else featurize
         self._maximize = maximize
-        self._streams = num_seeds
+        self._num_seeds = num_seeds
         self._sets = CandidatePool(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
         self._model_cache: dict[tuple[int, ...], ArmModel | None] = {}
         self._worth_cache: dict[int, tuple[Posterior, float]] = {}
@@ -257,14 +261,14 @@ class KnowledgeGradient:
         numbers = tuple(trial.number for trial in (*design, *finished_trials))
         if numbers not in self._model_cache:
             _make_room(self._model_cache)
-            trial_groups = _usable_trials([*design, *finished_trials], self._stream_of)
+            trial_groups = _usable_trials([*design, *finished_trials], self._seed_index_of)
             num_complete = sum(trial.state == TrialState.COMPLETE for trial in finished_trials)
             self._model_cache[numbers] = (
                 ArmModel(
                     *trial_groups,
                     self.describe,
                     maximize=self._maximize,
-                    stream_of=self._stream_of,
+                    seed_index_of=self._seed_index_of,
                     trends=len(self._earlier),
                     guarding=self._guarding,
                 )
@@ -436,7 +440,7 @@ class KnowledgeGradient:
     ) -> tuple[list[Parameters], FloatArray]:
         """Return sets of a part of the space, many near the best, by descending mean, and their features."""
         ranked, features_MD = list[Parameters](), np.empty((0, 0))
-        for _ in range(_REFINEMENTS):
+        for _ in range(_REFINE_ROUNDS):
             pool, features_MD = sets.pool(ranked, rng, {})
             order = np.argsort(-model.posterior(features_MD).mean_M, kind="stable")
             ranked, features_MD = [pool[index] for index in order], features_MD[order]
@@ -507,9 +511,9 @@ class KnowledgeGradient:
         best expected value. A set that was already trained with the trial's seed would repeat its values; it
         is returned only if there is no other.
         """
-        stream = self._stream_of(number)
-        same_stream_trials = [trial for trial in trials if self._stream_of(trial.number) == stream]
-        used_keys = {self._cached_features(trial).tobytes() for trial in same_stream_trials}
+        seed_index = self._seed_index_of(number)
+        same_seed_trials = [trial for trial in trials if self._seed_index_of(trial.number) == seed_index]
+        used_keys = {self._cached_features(trial).tobytes() for trial in same_seed_trials}
         worth_M = model.worth_of_new(posterior, number) / model.total_steps
         min_worth = _MIN_IMPROVEMENT * float(np.ptp(posterior.mean_M)) / model.total_steps
         clipped_worth_M = np.where(worth_M > min_worth, worth_M, 0.0)
@@ -529,14 +533,14 @@ class KnowledgeGradient:
         candidates = [{**parameters, **fixed} for parameters in self._sets.exhaustive_configs]
         if not candidates:
             return None
-        stream = self._stream_of(number)
+        seed_index = self._seed_index_of(number)
         # a trial from outside of the space has no values in it
         trial_keys = [
-            (self._cached_features(t).tobytes(), self._stream_of(t.number)) for t in trials if t.params
+            (self._cached_features(t).tobytes(), self._seed_index_of(t.number)) for t in trials if t.params
         ]
         key_sets = [
             {key for key, _ in trial_keys},
-            {key for key, trial_stream in trial_keys if trial_stream == stream},
+            {key for key, trial_seed_index in trial_keys if trial_seed_index == seed_index},
         ]
         keys = [row_D.tobytes() for row_D in self._sets.feature_matrix(candidates)]
         for used_keys in key_sets if begins else key_sets[:1]:
@@ -550,11 +554,11 @@ class KnowledgeGradient:
             self._trials_described[trial.number] = self.describe(trial.params)
         return self._trials_described[trial.number]
 
-    def _stream_of(self, number: int) -> int:
-        if self._streams is None:
+    def _seed_index_of(self, number: int) -> int:
+        if self._num_seeds is None:
             return number
         # numbers of the first design are below those of the search by a multiple of this
-        return shared_seed(number % (self._streams * MAX_RUNS), self._streams)
+        return shared_seed(number % (self._num_seeds * MAX_RUNS), self._num_seeds)
 
     def _pool(
         self, model: ArmModel, rng: np.random.Generator, fixed: Mapping[str, Any] | None = None
@@ -584,7 +588,7 @@ def _add_trends(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Descr
 
 
 def _usable_trials(
-    trials: Iterable[FrozenTrial], stream_of: Callable[[int], int]
+    trials: Iterable[FrozenTrial], seed_index_of: Callable[[int], int]
 ) -> tuple[list[FrozenTrial], list[FrozenTrial]]:
     """Return the complete trials, and the ended ones that can be forecast.
 
@@ -596,7 +600,7 @@ def _usable_trials(
         is_complete = has_ended and trial.value is not None and math.isfinite(trial.value)
         if not is_complete and trial.state != TrialState.PRUNED:
             continue
-        training = _training_id(trial, stream_of)
+        training = _training_id(trial, seed_index_of)
         entry = is_complete, max(trial.intermediate_values, default=0), trial
         if training not in longest or entry[:2] > longest[training][:2]:
             longest[training] = entry
@@ -605,13 +609,13 @@ def _usable_trials(
     return complete_trials, [trial for is_complete, _, trial in entries if not is_complete]
 
 
-def _training_id(trial: FrozenTrial, stream_of: Callable[[int], int]) -> Hashable:
+def _training_id(trial: FrozenTrial, seed_index_of: Callable[[int], int]) -> Hashable:
     """Return a key that is equal for trials with the same values and seed, which are the same training."""
     # a choice may be a list
-    return stream_of(trial.number), frozenset((name, repr(value)) for name, value in trial.params.items())
+    return seed_index_of(trial.number), frozenset((name, repr(value)) for name, value in trial.params.items())
 
 
 def _make_room(cache: dict[Any, Any]) -> None:
     """Make room for one entry: trials in progress alternate, each with its own history."""
-    if len(cache) >= _IN_FLIGHT:
+    if len(cache) >= _MAX_CACHED:
         del cache[next(iter(cache))]

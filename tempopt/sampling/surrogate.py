@@ -29,7 +29,7 @@ from scipy.optimize import minimize
 FloatArray = NDArray[np.float64]
 Reports = Mapping[int, float]
 
-_JITTER = 1e-8
+_JITTER = 1e-8  # variance added to the diagonal, without which Cholesky may fail
 _LENGTH = np.log(0.5), 0.75
 # As the square root of the number of features (Hvarfner, Hellsten and Nardi 2024, "Vanilla Bayesian
 # Optimization Performs Great in High Dimensions", equation 6): otherwise a function of many features would be
@@ -40,11 +40,11 @@ _NOISE = np.log(0.3), 1.0
 _SEED_SIGNAL = np.log(0.3), 1.0
 _SHARED = np.log(0.2), 1.0
 _TREND = np.log(0.5), 1.0
-_BOUND = 6.0
-_QUIETEST = 8.0
-_QUIET = slice(-3, -1)
-_ITERATIONS = 60
-_ROOM = 3.0
+_BOUND_STDS = 6.0
+_NOISE_BOUND_STDS = 8.0
+_NOISES = slice(-3, -1)
+_MAX_ITERATIONS = 60
+_OUTLIER_FACTOR = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,17 +230,17 @@ class Surrogate:
 
     def _fit_hyperparameters(self, start: FloatArray) -> FloatArray:
         centre, width = self._prior.T
-        lowest = centre - _BOUND * width
+        lowest = centre - _BOUND_STDS * width
         # an evaluation, unlike a training, may be without noise
-        lowest[_QUIET] = (centre - _QUIETEST * width)[_QUIET]
-        bounds = list(zip(lowest, centre + _BOUND * width, strict=True))
+        lowest[_NOISES] = (centre - _NOISE_BOUND_STDS * width)[_NOISES]
+        bounds = list(zip(lowest, centre + _BOUND_STDS * width, strict=True))
         optimum: Any = minimize(
             self._loss,
             start,
             jac=True,
             method="L-BFGS-B",
             bounds=bounds,
-            options={"maxiter": _ITERATIONS},
+            options={"maxiter": _MAX_ITERATIONS},
         )
         best: FloatArray = optimum.x
         return best
@@ -278,7 +278,7 @@ def pull_in_low_outliers(values_N: FloatArray) -> FloatArray:
     How bad the worst values are does not matter, and must not set the scale at which the best are compared.
     """
     middle, best = float(np.median(values_N)), float(values_N.max())
-    room = _ROOM * (best - middle)
+    room = _OUTLIER_FACTOR * (best - middle)
     if room <= 0:
         return values_N
     below_N = np.maximum(middle - room - values_N, 0.0)
@@ -378,7 +378,7 @@ def _matern(squares_DMN: FloatArray, lengths_D: FloatArray) -> tuple[FloatArray,
 # A piecewise linear function of a normal variable, integrated by nodes: 15 suffice to rank (see its test)
 _NODES, _MASS = np.polynomial.hermite_e.hermegauss(15)
 _MASS = _MASS / _MASS.sum()
-_WORLDS = 1024
+_NUM_WORLDS = 1024
 
 
 def knowledge_gradient(mean_M: FloatArray, variance_K: FloatArray, together_MK: FloatArray) -> FloatArray:
@@ -443,7 +443,7 @@ def select_batch(
         return indices
     values, vectors = np.linalg.eigh(posterior.covariance())
     root_MM = vectors * np.sqrt(np.maximum(values, 0.0))
-    worlds_SM = mean_M + rng.standard_normal((_WORLDS, len(mean_M))) @ root_MM.T
+    worlds_SM = mean_M + rng.standard_normal((_NUM_WORLDS, len(mean_M))) @ root_MM.T
     best_S = worlds_SM[:, indices].max(axis=1)
     while len(indices) < count:
         together_M = np.maximum(worlds_SM, best_S[:, None]).mean(axis=0)
@@ -457,9 +457,9 @@ def select_batch(
 
 _SHRINKAGE_RUNS = 4.0
 """Number of runs that shrink the line through complete runs."""
-_FEWEST = 3
+_MIN_PAIRS = 3
 _MIN_CORRELATION = 0.1
-_SMOOTHED = 2
+_NUM_AVERAGED_REPORTS = 2
 
 
 class CurveExtrapolator:
@@ -499,7 +499,7 @@ class CurveExtrapolator:
         pairs = [
             (mean_of_last_reports(r, step), value) for r, value in self._complete if any(s <= step for s in r)
         ]
-        if len(pairs) < _FEWEST:
+        if len(pairs) < _MIN_PAIRS:
             return None
         step_values, end_values = np.array(pairs).T
         spread = float(step_values.var(ddof=1))
@@ -516,5 +516,5 @@ class CurveExtrapolator:
 
 def mean_of_last_reports(reports: Reports, step: int) -> float:
     """Return the mean of the last reports up to a step, since a single validation is noisy."""
-    steps = sorted(s for s in reports if s <= step)[-_SMOOTHED:]
+    steps = sorted(s for s in reports if s <= step)[-_NUM_AVERAGED_REPORTS:]
     return sum(reports[s] for s in steps) / len(steps)

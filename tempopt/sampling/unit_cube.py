@@ -9,7 +9,7 @@ from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 
-_DIGITS = 4
+_SIGNIFICANT_DIGITS = 4
 
 
 def sorted_choices(distribution: CategoricalDistribution) -> list[Any]:
@@ -71,7 +71,7 @@ def from_unit(distribution: BaseDistribution, position: float) -> Any:
     if isinstance(distribution, IntDistribution):
         return int(min(max(round(value), distribution.low), distribution.high))
     if distribution.step is None:
-        value = float(f"{value:.{_DIGITS}g}")
+        value = float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
     return float(min(max(value, distribution.low), distribution.high))
 
 

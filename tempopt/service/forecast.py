@@ -32,7 +32,7 @@ from tempopt.verdict.detectable_gain import (
 from tempopt.verdict.forecast_text import effect_text, format_duration, gain_text
 from tempopt.verdict.planned_runs import PlannedRuns, Span, planned_runs
 
-_HOUR = 3600.0
+_HOUR = 3600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from tempopt.storage.store import Store
 from tempopt.version import __version__
 
 FORMAT = "tempopt study"
-VERSION = 1
+FORMAT_VERSION = 1
 _MAX_IDS = 2000
 _MAX_BYTES = 4 * 1024**3
 
@@ -109,7 +109,7 @@ def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
         maps |= store.attention_maps(study.id, ids)
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": FORMAT_VERSION,
         "tempopt": __version__,
         "written": datetime.now(UTC).isoformat(),
         "study": serialize(_strip_study(study)),
@@ -250,7 +250,7 @@ def _read_document(path: Path) -> dict[str, Any]:
         ) from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise _damaged_file_error(path, "it has another format")
-    if document.get("version") != VERSION:
+    if document.get("version") != FORMAT_VERSION:
         raise UsageError(
             f"{path} was written by tempopt {document.get('tempopt')} in a format that this version, "
             f"{__version__}, does not support. Load it with that version, or a later one."

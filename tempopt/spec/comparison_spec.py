@@ -18,7 +18,7 @@ from tempopt.spec.load import find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
 
 _LONGEST_NAME = 100
-_DIGITS = 6
+_DIGEST_CHARS = 6
 _LONGEST_STEM = 60
 _SCRIPTS = (".py", ".sh", ".r", ".jl", ".lua")
 _SEED_BITS = 31
@@ -78,7 +78,7 @@ def comparison_spec(
     assert comparison.compare is not None
     if name is None and compared_sets is not None:
         kind = "pairs" if comparison.study.all_pairs else "compare"
-        suffix = f"-{kind}-{digest(comparison.compare)[:_DIGITS]}"
+        suffix = f"-{kind}-{digest(comparison.compare)[:_DIGEST_CHARS]}"
         name = f"{comparison.study.name[: _LONGEST_NAME - len(suffix)]}{suffix}"
     return comparison if name is None else comparison.with_overrides([f"study.name={json.dumps(name)}"])
 

@@ -17,7 +17,7 @@ _GUARD = re.compile(
     r"(?P<margin>[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?) *(?P<percent>%?)"
 )
 _ALLOWED = '"no worse than 1%", "<= +2%" (at most 2 % above τ = 1) or ">= -2%" (at most 2 % below it)'
-_LONGEST = 200
+_MAX_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +52,8 @@ def parse_guard(name: str, text: object, direction: Direction | None) -> GuardSp
     Raises:
         ValueError: The text cannot be parsed; the message has the allowed forms.
     """
-    if not name or len(name) > _LONGEST:
-        raise ValueError(f"the name of a guard is a metric's, of 1 to {_LONGEST} letters; given {name!r}.")
+    if not name or len(name) > _MAX_CHARS:
+        raise ValueError(f"the name of a guard is a metric's, of 1 to {_MAX_CHARS} letters; given {name!r}.")
     match = _GUARD.fullmatch(text.strip()) if isinstance(text, str) else None
     margin = math.inf if match is None else float(match["margin"]) / (100.0 if match["percent"] else 1.0)
     if match is None or not math.isfinite(margin):

@@ -33,8 +33,8 @@ _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$")
 _REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
 
 # Far more than a spec needs, yet few enough to be read and checked at once.
-_VALUES = 100_000
-_LEVELS = 50
+_MAX_VALUES = 100_000
+_MAX_DEPTH = 50
 # Integers of 64 bits, as a database holds them.
 _LARGEST = 2**63 - 1
 # Sections from which null removes an entry, and the word for an entry.
@@ -220,17 +220,17 @@ def _measure_extent(
         return 1, 1
     if id(node) in cache:
         return cache[id(node)]
-    if depth > _LEVELS:
+    if depth > _MAX_DEPTH:
         raise SpecError(_depth_message(location))
     children = (child for entry in node.value for child in (entry if isinstance(entry, tuple) else (entry,)))
     extents = [_measure_extent(child, source, cache, depth + 1) for child in children]
     values = 1 + sum(extent[0] for extent in extents)
     levels = 1 + max((extent[1] for extent in extents), default=0)
-    if levels > _LEVELS:
+    if levels > _MAX_DEPTH:
         raise SpecError(_depth_message(location))
-    if values > _VALUES:
+    if values > _MAX_VALUES:
         raise SpecError(
-            f"{location}: with its aliases written out, this holds more than {_VALUES} values. Give fewer."
+            f"{location}: with its aliases written out, this has more than {_MAX_VALUES} values. Give fewer."
         )
     cache[id(node)] = values, levels
     return values, levels
@@ -246,7 +246,7 @@ def _check_scalar(node: yaml.ScalarNode, location: str) -> None:
 
 def _depth_message(location: str) -> str:
     return (
-        f"{location}: this is nested more than {_LEVELS} levels deep, or an alias is inside of its own "
+        f"{location}: this is nested more than {_MAX_DEPTH} levels deep, or an alias is inside of its own "
         "anchor. Give fewer levels."
     )
 

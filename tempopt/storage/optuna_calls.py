@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger("tempopt")
 TEMPOPT_ATTRIBUTE = "tempopt"
 """User attribute of a study that was created by tempopt."""
-_ATTEMPTS = 10
+_MAX_ATTEMPTS = 10
 _JITTER = random.SystemRandom()
 
 
@@ -48,7 +48,7 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
     """
     from optuna.study import StudyDirection
 
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(_MAX_ATTEMPTS):
         try:
             storage = _open_storage(url)
             try:
@@ -64,10 +64,10 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
                 _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
                 return None
             fault = error if isinstance(error, SQLAlchemyError) else error.__cause__
-            if attempt == _ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
+            if attempt == _MAX_ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
                 address = parse_database_url(url)
                 raise_storage_error(address, address.url.get_backend_name(), fault)
-            if attempt == _ATTEMPTS - 1:
+            if attempt == _MAX_ATTEMPTS - 1:
                 raise
             # of processes that create the tables at the same time, all but one fail at first
             time.sleep(_JITTER.uniform(0.1, 0.5))

@@ -20,7 +20,7 @@ from tempopt.temperature.schedules import CUSTOM_SCHEDULES, SCHEDULES, Schedule
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _ENDS = ("temperature_init", "temperature_final")
-_POINTS = 33
+_NUM_CHECKED_POINTS = 33
 CLOSE = 1e-9
 """Tolerance for rounding of a schedule outside tempopt, as a share of the larger temperature."""
 
@@ -136,8 +136,8 @@ def check_schedule_contract(name: str, low: float, high: float) -> None:
 def _check_values(schedule: Schedule, init: float, final: float) -> None:
     low, high = min(init, final), max(init, final)
     tolerance = CLOSE * high
-    for point in range(_POINTS):
-        progress = point / (_POINTS - 1)
+    for point in range(_NUM_CHECKED_POINTS):
+        progress = point / (_NUM_CHECKED_POINTS - 1)
         temperature = schedule(progress)
         if not low - tolerance <= temperature <= high + tolerance:
             raise SpecError(

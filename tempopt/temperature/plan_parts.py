@@ -73,8 +73,8 @@ GROUPS: dict[str, frozenset[str]] = {
 """Part of a plan to the parameters that it consists of. ``level`` is the geometric mean of the schedule."""
 
 _OF_NAMED = ("schedule", "level")
-_POINTS = 101
-_FLAT = 1e-9
+_NUM_PROGRESS_POINTS = 101
+_FLAT_TOLERANCE = 1e-9
 
 
 def possible_parts(parameters: Mapping[str, Any]) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def mean_level(parameters: Mapping[str, Any], temperature: str = "") -> float:
     level = math.exp(fmean(map(math.log, levels)))
     target = initial_named_temperatures(parameters).get(temperature, 1.0)
     # return the temperature as found exactly, without the rounding of the logarithms
-    return target if abs(math.log(level / target)) < _FLAT else level
+    return target if abs(math.log(level / target)) < _FLAT_TOLERANCE else level
 
 
 def make_constant(parameters: Mapping[str, Any], level: float, temperature: str = "") -> dict[str, Any]:
@@ -206,17 +206,17 @@ def _sample_schedule(parameters: Mapping[str, Any], temperature: str) -> list[fl
     if is_controlled(temperature_parameters):
         temperature_parameters = drop_unused_params(temperature_parameters)
     schedule = TemperatureParameters.from_mapping(temperature_parameters).plan(1).schedule
-    return [schedule(index / (_POINTS - 1)) for index in range(_POINTS)]
+    return [schedule(index / (_NUM_PROGRESS_POINTS - 1)) for index in range(_NUM_PROGRESS_POINTS)]
 
 
 def _is_flat(levels: list[float]) -> bool:
-    return math.log(max(levels) / min(levels)) < _FLAT
+    return math.log(max(levels) / min(levels)) < _FLAT_TOLERANCE
 
 
 def _remove_level(parameters: Mapping[str, Any], temperature: str) -> dict[str, Any]:
     target = initial_named_temperatures(parameters).get(temperature, 1.0)
     level = mean_level(parameters, temperature) / target
-    if abs(math.log(level)) < _FLAT:
+    if abs(math.log(level)) < _FLAT_TOLERANCE:
         return dict(parameters)
     if _is_flat(_sample_schedule(parameters, temperature)):
         # set it directly: dividing would round

@@ -31,7 +31,7 @@ from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
 from tempopt.testing.toys import PACE, PROBE, WORDS
 
-_TRIALS = 8
+_NUM_TRIALS = 8
 _TERMINAL_JOB_STATES = ("done", "failed", "gone")
 _T = TypeVar("_T")
 
@@ -43,7 +43,7 @@ def _make_spec(metric: str = "val_loss") -> StudySpec:
             "name": "launched",
             "metric": metric,
             "direction": "minimize",
-            "trials": _TRIALS,
+            "trials": _NUM_TRIALS,
             "arms": {"baseline": 1, "constant": 2},
             "candidates": 1,
             "seeds": {"choose": 1, "confirm": 2},
@@ -176,10 +176,10 @@ class LauncherTests:
         self._wait_for_result(launcher, ids, storage)
         rows = [row for row in _load_tickets(storage) if row.kind == "search"]
         assert sorted(row.trial_number for row in rows if row.trial_number is not None) == list(
-            range(_TRIALS)
+            range(_NUM_TRIALS)
         )
         trials = _load_trials(storage)
-        assert len(trials) == _TRIALS and all(trial.state.is_finished() for trial in trials)
+        assert len(trials) == _NUM_TRIALS and all(trial.state.is_finished() for trial in trials)
         assert _collect_facts(storage) == _run_alone()
         result = studies.load_study(storage, _NAME)
         assert result.state == "done" and result.verdict is not None

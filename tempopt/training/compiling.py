@@ -20,7 +20,7 @@ from tempopt.training.lightning_package import lightning_package
 # Number of graphs that torch keeps of one function before it runs it uncompiled. It is twice torch's default:
 # a run that begins with at most half of it in use has the room that torch allows.
 _LIMIT = 16
-_ROOM = _LIMIT // 2
+_MAX_GRAPHS_BEFORE = _LIMIT // 2
 _STEPS = ("training_step", "validation_step")
 # Lightning only does bookkeeping in these, which would fail to trace or recompile at each step.
 _LIGHTNINGS = (
@@ -98,7 +98,7 @@ def _prepare() -> None:
         # by default each worker starts a compile process for each core of the machine
         torch._inductor.config.compile_threads = torch.get_num_threads()
     # beyond the limit, a single run has used it up: clearing it would not help the next
-    if _ROOM < _most_graphs() <= _LIMIT:
+    if _MAX_GRAPHS_BEFORE < _most_graphs() <= _LIMIT:
         torch._dynamo.reset()
 
 

@@ -25,7 +25,7 @@ from tempopt.training.messages import UnitKind, sizes_name, units_name
 MAX_UNITS = 1000
 """Largest number of stored units; beyond it neighbours are merged."""
 
-_TOLERANCE = 1e-4
+_REL_TOLERANCE = 1e-4
 
 
 def load_trained(module: L.LightningModule, path: str) -> None:
@@ -157,7 +157,7 @@ def _is_mean(units: list[tuple[float, float]], metric: float) -> bool:
         return False
     mean = sum(value * size for value, size in units) / total
     spread = max(abs(value) for value, _ in units)
-    return math.isclose(mean, metric, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE * 1e-3 * spread)
+    return math.isclose(mean, metric, rel_tol=_REL_TOLERANCE, abs_tol=_REL_TOLERANCE * 1e-3 * spread)
 
 
 def _group_units(units: list[tuple[float, float]]) -> list[tuple[float, float]]:

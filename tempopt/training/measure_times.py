@@ -21,10 +21,10 @@ from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.run import LightningRun
 from tempopt.training.steps import current_step, total_steps
 
-_WARM_UP = 5
-_STEPS = 60
-_FEWEST = 5
-_STEP_SECONDS = 20.0
+_WARM_UP_STEPS = 5
+_MAX_STEPS = 60
+_MIN_STEPS = 5
+_MAX_SECONDS = 20.0
 _EVALUATION_SECONDS = 30.0
 # the first evaluation may set up data, unlike the later ones of a run
 _TWICE_BELOW = 3.0
@@ -55,16 +55,16 @@ class StepTimer(LightningCallback):
     @property
     def enough(self) -> bool:
         """Whether enough steps were timed."""
-        timed_steps = self._timed[_WARM_UP:]
-        if len(timed_steps) < _FEWEST:
+        timed_steps = self._timed[_WARM_UP_STEPS:]
+        if len(timed_steps) < _MIN_STEPS:
             return False
-        return len(timed_steps) >= _STEPS or timed_steps[-1][0] - timed_steps[0][0] >= _STEP_SECONDS
+        return len(timed_steps) >= _MAX_STEPS or timed_steps[-1][0] - timed_steps[0][0] >= _MAX_SECONDS
 
     @property
     def step(self) -> float:
         """Median seconds per step after the warm-up; over all steps if there are too few."""
-        timed_steps = self._timed[_WARM_UP:]
-        counted_steps = timed_steps if len(timed_steps) >= _FEWEST else self._timed
+        timed_steps = self._timed[_WARM_UP_STEPS:]
+        counted_steps = timed_steps if len(timed_steps) >= _MIN_STEPS else self._timed
         return median(seconds for _, seconds in counted_steps) if counted_steps else 0.0
 
     def on_train_batch_end(

@@ -17,7 +17,7 @@ from tempopt.training.run import LightningRun
 _TEMPERATURES = (16.0, 1.0, 1 / 16.0)
 # in root mean squares; a metric that counts answers may stay under a small change
 _NOISE_SCALES = (1.0, 10.0, 100.0)
-_ROUNDED = 1e-7
+_ROUNDING_TOLERANCE = 1e-7
 _VALIDATE = Evaluation(name="validate", on="validate")
 
 
@@ -83,4 +83,4 @@ def _add_noise(scale: float, module: nn.Module, inputs: object, outputs: object)
 
 
 def _are_same(values: list[float]) -> bool:
-    return all(math.isclose(value, values[0], rel_tol=_ROUNDED) for value in values)
+    return all(math.isclose(value, values[0], rel_tol=_ROUNDING_TOLERANCE) for value in values)

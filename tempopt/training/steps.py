@@ -92,12 +92,12 @@ def _counts_batches(trainer: L.Trainer) -> bool:
 Curves = dict[str, list[list[float]]]
 """Name to [[optimizer step, value], ...]."""
 
-_POINTS = 24
+_NUM_OBSERVED_STEPS = 24
 
 
 def spread_steps(last_step: int) -> list[int]:
     """Return 24 steps at which a run is observed, from its first to its last."""
-    return [round(i * last_step / (_POINTS - 1)) for i in range(_POINTS)]
+    return [round(i * last_step / (_NUM_OBSERVED_STEPS - 1)) for i in range(_NUM_OBSERVED_STEPS)]
 
 
 class RecordedCurves:

@@ -27,7 +27,7 @@ from tempopt.training.lightning_internals import logs_hyperparameters
 from tempopt.training.loggers import LoggerConfig, RunEnd, State
 from tempopt.training.messages import Finished, RunLabel, RunRequest, Stop
 
-_LONGEST = 300
+_MAX_REASON_CHARS = 300
 # If a run waited this long before a tracker failed, runs of the next minutes skip the tracker, so that they
 # do not all wait; a tracker that fails at once is tried by each run.
 _WAITED_SECONDS = 5.0
@@ -225,7 +225,7 @@ class Trackers:
             _away[logger_config.tracker] = now + _AWAY_SECONDS
         # messages of libraries can be pages long, and an address from their environment may contain a
         # password
-        reason = textwrap.shorten(mask_secrets(str(error)), _LONGEST, placeholder=" ...")
+        reason = textwrap.shorten(mask_secrets(str(error)), _MAX_REASON_CHARS, placeholder=" ...")
         self._add_fault(
             f"{logger_config.path}: {logger_config.cls.__name__} failed ({type(error).__name__}: {reason}). "
             "The run continues without it."

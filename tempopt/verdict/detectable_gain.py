@@ -45,8 +45,8 @@ _CHOOSING_CONFIDENCE = 0.9
 Source = Literal["baseline", "choose", "confirm"]
 
 _MIN_RUNS = 2
-_STUDIES = 20_000
-_HALVINGS = 30
+_NUM_SIMULATIONS = 20_000
+_NUM_HALVINGS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
 def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> float:
     """Return the effect that interim looks show with a probability, by simulated confirmations."""
     simulated = _simulate_confirmations(first_look, max_pairs, alpha)
-    return min_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_HALVINGS)
+    return min_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_NUM_HALVINGS)
 
 
 @lru_cache(maxsize=4)
@@ -157,7 +157,7 @@ def _simulate_confirmations(first_look: int, max_pairs: int, alpha: float) -> Si
     """Return simulated confirmations with looks after every ``first_look`` pairs, ``max_pairs`` at most."""
     looks = Pairs(min=first_look, max=max_pairs).looks
     limits = boundaries(tuple((look, alpha_spending(look, max_pairs)) for look in looks), alpha)
-    drawn_SN = np.random.default_rng(0).standard_normal((_STUDIES, max_pairs))
+    drawn_SN = np.random.default_rng(0).standard_normal((_NUM_SIMULATIONS, max_pairs))
     return Simulated(drawn_SN, looks, limits)
 
 

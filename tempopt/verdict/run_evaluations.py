@@ -43,9 +43,9 @@ _CONSTANT = "constant"
 _SCALED = ",length_scaling="
 _AT_ONE = f"{_CONSTANT}=1"
 _RANGE = (0.25, 4.0)
-_BEYOND = 4.0
-_PLANS = 16
-_FINEST = 0.5
+_RANGE_MARGIN = 4.0
+_MAX_PLANS = 16
+_MIN_STEP = 0.5
 _PLAIN_SCALINGS = ("log_n", "clipped_log_n")
 
 On = Literal["validate", "test"]
@@ -105,9 +105,9 @@ def inference_constants(spec: StudySpec, temperature: str = "") -> list[float]:
     """
     baseline_tau = spec.temperatures[temperature].as_found or 1.0 if temperature else 1.0
     low, high = (bound / baseline_tau for bound in _searched_range(spec, temperature))
-    first_power, last_power = (math.log2(low / _BEYOND), math.log2(high * _BEYOND))
+    first_power, last_power = (math.log2(low / _RANGE_MARGIN), math.log2(high * _RANGE_MARGIN))
     first_power, last_power = min(first_power, 0.0), max(last_power, 0.0)
-    step = max(_FINEST, math.ceil((last_power - first_power) / _PLANS / _FINEST) * _FINEST)
+    step = max(_MIN_STEP, math.ceil((last_power - first_power) / _MAX_PLANS / _MIN_STEP) * _MIN_STEP)
     powers = range(math.ceil(first_power / step - 1e-9), math.floor(last_power / step + 1e-9) + 1)
     return [baseline_tau * 2.0 ** (power * step) for power in powers if power]
 

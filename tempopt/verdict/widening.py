@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _END = 0.02
 """So near to an end of its range, as a share of it, a value lies at the end."""
-_HALVINGS = 6
-_ROUNDING = 1e-9
+_MAX_HALVINGS = 6
+_ROUNDING = 1e-9  # of a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ def _widened_end(name: str, domain: RangeDomain, end: float, opposite_end: float
     target = end * ratio if domain.log else linear_end
     # what has to be above 0 goes half as far again in ratio
     targets = [target, *([end * ratio] if ratio != 1.0 else [])]
-    targets += [end + (target - end) / 2**halving for halving in range(1, _HALVINGS)]
+    targets += [end + (target - end) / 2**halving for halving in range(1, _MAX_HALVINGS)]
     allowed = RANGES.get(split_name(name)[1])
     values = (_format_number(value, domain) for value in targets)
     return next((value for value in values if allowed is None or allowed.accepts(value)), float(end))

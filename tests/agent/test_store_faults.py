@@ -133,7 +133,7 @@ def test_an_agent_that_begins_while_the_database_goes_away_says_so_in_words(
         cause = OperationalError("BEGIN", {}, sqlite3.OperationalError("database is locked"))
         raise StorageInternalError("An exception is raised during the commit.") from cause
 
-    monkeypatch.setattr("tempopt.storage.optuna_calls._ATTEMPTS", 1)
+    monkeypatch.setattr("tempopt.storage.optuna_calls._MAX_ATTEMPTS", 1)
     monkeypatch.setattr("tempopt.storage.optuna_calls._open_storage", raise_refused)
     with pytest.raises(StoreUnreachable, match="Another program holds the database"):
         resume("toy", storage=URL, workers=1)

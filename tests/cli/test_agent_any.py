@@ -63,7 +63,7 @@ def test_an_unfinished_study_that_failed_here_is_named_and_in_the_exit_code(
     with open_store("sqlite:///tempopt.db") as store:
         spec = StudySpec.parse(toy_spec(**SMALL) | {"model": model}, source="the test")
         ensure_study_exists(store, spec, None, checkpoints=str(Path("runs").absolute()))
-    assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.FAILED
+    assert cli.main(["agent", "--any", "--until-idle", "0.2", "--workers", "1"]) == cli.EXIT_FAILED
     stdout = capsys.readouterr().out
     assert "Skips toy for 15 s: model.class_path: " in stdout and "elsewhere" in stdout
     assert stdout.rstrip().endswith("Not done, failed on this machine: toy.")

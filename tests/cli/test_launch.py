@@ -80,7 +80,7 @@ def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> No
         time.sleep(0.1)
     command.send_signal(signal.SIGINT)
     out, err = command.communicate(timeout=PATIENCE)
-    assert command.returncode == cli.INTERRUPTED, (out, err)
+    assert command.returncode == cli.EXIT_INTERRUPTED, (out, err)
     assert out.endswith("To continue:\n  tempopt resume toy --workers 1 --launcher local\n")
     assert {row.state for row in tickets()} <= {"waiting", "done"}
 

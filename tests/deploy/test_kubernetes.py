@@ -53,6 +53,6 @@ def test_an_agent_that_makes_room_is_replaced_and_one_that_cannot_serve_is_not(
     disrupted, failure_rule = job["spec"]["podFailurePolicy"]["rules"]
     assert (disrupted["action"], failure_rule["action"]) == ("Ignore", "FailIndex")
     exit_codes = failure_rule["onExitCodes"]
-    assert exit_codes["values"] == [cli.FAILED, cli.USAGE_EXIT_CODE]
+    assert exit_codes["values"] == [cli.EXIT_FAILED, cli.USAGE_EXIT_CODE]
     (container,) = job["spec"]["template"]["spec"]["containers"]
     assert exit_codes["containerName"] == container["name"]

@@ -61,7 +61,7 @@ def trace_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have few graphs suffice to reach the limit."""
     monkeypatch.setattr(compiling, "_LIMIT", 4)
-    monkeypatch.setattr(compiling, "_ROOM", 2)
+    monkeypatch.setattr(compiling, "_MAX_GRAPHS_BEFORE", 2)
 
 
 def _compile_eagerly(compile_: Callable[..., Any], step: Any, *, mode: str) -> Any:

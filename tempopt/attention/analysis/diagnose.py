@@ -63,7 +63,7 @@ small weights. Our choice.
 EARLY = 0.2
 """Share of training that is its start; the share after LATE is its end: the fifths of the table."""
 
-LATE = 0.8
+LATE = 0.8  # share of training
 
 SLOW = EARLY / 2
 """Share of the loss decrease in the early part below which a start is slow: half that of a line."""

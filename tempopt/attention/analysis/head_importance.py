@@ -30,7 +30,7 @@ from tempopt.errors import UsageError
 Batch = TypeVar("Batch")
 FloatArray = NDArray[np.float64]
 
-_BAR = 30
+_BAR_CHARS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class PruningCurve:
             "heads  loss       change",
         ]
         for point in self.points:
-            bar = "█" * round(_BAR * (point.loss.mean - min(losses)) / loss_range)
+            bar = "█" * round(_BAR_CHARS * (point.loss.mean - min(losses)) / loss_range)
             lines.append(f"{point.count:5}  {point.loss.mean:<9.4g}  {point.change!s:36}  {bar}".rstrip())
         return "\n".join(lines)
 

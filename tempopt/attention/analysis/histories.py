@@ -39,7 +39,7 @@ MIN_TREND_POINTS = 5
 slopes.
 """
 
-_CONFIDENCE = 0.95
+_CONFIDENCE = 0.95  # of the interval of a trend's slope
 # With a higher lag-one correlation, so few points cannot separate a trend from drift.
 _MAX_CORRELATION = 0.95
 

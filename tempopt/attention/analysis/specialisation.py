@@ -87,7 +87,7 @@ _MORE_SPECIFIC = ("diagonal", "previous_token", "next_token")
 _EXPONENTS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 # Further units share one: the bound stays valid, and the state stays small.
 _UNITS = 64
-_ROUNDING = 1e-9
+_ROUNDING_TOLERANCE = 1e-9
 
 
 class HeadSpecialisation:
@@ -471,7 +471,7 @@ def _uniform(layer: int, flatness_H2N: FloatArray) -> list[HeadMeasure]:
     """Return the uniformity of each head relative to the most selective one of its layer."""
     gaps_H = flatness_H2N[:, 0].sum(axis=-1) / flatness_H2N[:, 1].sum(axis=-1).clip(min=1.0)
     most_selective = int(gaps_H.argmax())
-    if len(gaps_H) < 2 or gaps_H[most_selective] <= _ROUNDING:
+    if len(gaps_H) < 2 or gaps_H[most_selective] <= _ROUNDING_TOLERANCE:
         return []
     beside_HN = np.broadcast_to(flatness_H2N[most_selective, 0], flatness_H2N[:, 0].shape)
     measures = []
@@ -495,7 +495,7 @@ def _uniform(layer: int, flatness_H2N: FloatArray) -> list[HeadMeasure]:
 
 
 def _positional(layer: int, shared_H2N: FloatArray) -> list[HeadMeasure]:
-    ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, min_denominator=_ROUNDING)
+    ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, min_denominator=_ROUNDING_TOLERANCE)
     common: dict[str, Any] = {"layer": layer, "measure": "positional", "chance": 0.0}
     return [
         HeadMeasure(head=head, score=share, low=low, high=high, value=share, p=None, named=False, **common)

@@ -30,7 +30,7 @@ BAKED = (
 )
 _SAFE = ".safetensors"
 _CONFIG = "config.json"
-_NAMED = 5
+_MAX_LISTED_NAMES = 5
 
 
 def kind_of(path: Path) -> Kind:
@@ -136,8 +136,8 @@ def _shape_text(value: Any) -> str:
 
 def _format_names(names: Sequence[str]) -> str:
     """Return the first names of a list as messages give them, and how many more there are."""
-    num_more = len(names) - _NAMED
-    return ", ".join([*names[:_NAMED], *([f"and {num_more} more"] if num_more > 0 else [])])
+    num_more = len(names) - _MAX_LISTED_NAMES
+    return ", ".join([*names[:_MAX_LISTED_NAMES], *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
 def load_folder(model: nn.Module, folder: Path, *, baked: bool) -> None:

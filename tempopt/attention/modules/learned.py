@@ -210,7 +210,7 @@ class QueryKeyNorm(LearnedTemperature):
             q_BHQD: Queries without temperature, which the normalisation would cancel.
             k_BHKD: Keys.
         """
-        q_hat, k_hat = _normalise_length(q_BHQD), _normalise_length(k_BHKD)
+        q_hat, k_hat = _l2_normalise(q_BHQD), _l2_normalise(k_BHKD)
         return (q_hat * _reshape_per_head(self.log_gain).exp()).to(q_BHQD.dtype), k_hat.to(k_BHKD.dtype)
 
 
@@ -310,7 +310,7 @@ def _reshape_per_head(x_H: Tensor) -> Tensor:
     return to_wide_type(x_H).reshape(-1, 1, 1)
 
 
-def _normalise_length(x: Tensor) -> Tensor:
+def _l2_normalise(x: Tensor) -> Tensor:
     x = to_wide_type(x)
     length: Tensor = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # Adding a small number instead would give a gradient of its inverse, which overflows half precision.

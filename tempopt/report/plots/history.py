@@ -19,8 +19,8 @@ from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import is_usable
 
-_FEWEST = 8
-_LISTED = 30
+_MIN_COMPLETE_TRIALS = 8
+_MAX_LISTED_TRIALS = 30
 _SYMBOLS = {"complete": "circle", "pruned": "triangle-down-open"}
 _MOST_OF_AN_OUTCOME = 120
 _MOST_POINTS = 40
@@ -79,7 +79,7 @@ class HistoryData:
         """Return the trials, the best first."""
         rows = tuple(
             (trial.number, trial.outcome, trial.value, temperature_text(trial.parameters or {}))
-            for trial in self.ranked_trials()[:_LISTED]
+            for trial in self.ranked_trials()[:_MAX_LISTED_TRIALS]
         )
         return style.Table(columns=("trial", "end", self.metric, "parameters"), rows=rows)
 
@@ -189,7 +189,7 @@ def _window(data: HistoryData) -> tuple[float, float] | None:
     """
     trial_values = [(trial.outcome, trial.value) for trial in data.trials if trial.value is not None]
     complete_values = [value for outcome, value in trial_values if outcome == "complete"]
-    if len(complete_values) < _FEWEST:
+    if len(complete_values) < _MIN_COMPLETE_TRIALS:
         return None
     middle = sorted(complete_values)[len(complete_values) // 2]
     # the spread of the better half of complete trials decides what is far
@@ -287,7 +287,7 @@ class CurvesData:
         rows = tuple(
             (trial, end, curve[-1][0], finite(curve[-1][1]))
             for end, curves in (("pruned", self.pruned), ("complete", self.complete))
-            for trial, curve in curves[:_LISTED]
+            for trial, curve in curves[:_MAX_LISTED_TRIALS]
         )
         return style.Table(columns=("trial", "end", "last step", self.metric), rows=rows)
 

@@ -21,7 +21,7 @@ from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, to_maximize
 from tempopt.temperature import LinearNormaliser
 
-_LISTED = 30
+_MAX_LISTED_POINTS = 30
 _ENDS = (0.0, 1.0)
 """Progress of training at its start and its end."""
 _FEWEST_BEST = 5
@@ -84,7 +84,7 @@ class Landscape:
         ]
         rows = tuple(
             (trial, *(end for ends_by_trial in trial_ends for end in ends_by_trial[trial]), value)
-            for trial, _, _, value, _ in reversed(self.points[-_LISTED:])
+            for trial, _, _, value, _ in reversed(self.points[-_MAX_LISTED_POINTS:])
         )
         names = (landscape.temperature.name or "τ" for landscape in landscapes)
         columns = (f"{name} {moment}" for name in names for moment in ("at first", "at last"))

@@ -93,7 +93,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 MOST_MARKS = 2000
 MAX_LABELS = 300
 """Largest number of marks that show their parameters on hover; more would make the page too large."""
-_LONGEST = 40
+_MAX_LABEL_CHARS = 40
 _MOST_LINES = 12
 
 
@@ -221,7 +221,7 @@ def panels(
     return fig, cells
 
 
-def plain(text: str, longest: int = _LONGEST) -> str:
+def plain(text: str, longest: int = _MAX_LABEL_CHARS) -> str:
     """Return a text for plotly without markup, shortened in the middle if it is long."""
     if len(text) > longest:
         text = f"{text[: longest - 10]}…{text[-9:]}"

@@ -20,7 +20,7 @@ from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.store import Store
 from tempopt.verdict.planned_runs import planned_runs
 
-_HOUR = 3600.0
+_HOUR = 3600.0  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm, t
 
-RESAMPLES = 10_000
-CONFIDENCE = 0.95
+NUM_RESAMPLES = 10_000
+CONFIDENCE = 0.95  # of an interval of a mean
 MIN_UNITS = 10
 """Smallest number of units, and of units that differ, with an interval: fewer do not show the variance."""
 
@@ -41,7 +41,7 @@ def paired_bootstrap(
     weights: Sequence[float],
     *,
     seed: int,
-    resamples: int = RESAMPLES,
+    resamples: int = NUM_RESAMPLES,
     confidence: float = CONFIDENCE,
 ) -> list[Interval | None]:
     """Return the intervals of several mean differences on the same units, by resampling the units.

@@ -27,19 +27,19 @@ Look = tuple[int, float]
 """Number of usable pairs at a look, and the share of the level that is spent by then, in (0, 1]; both ascend.
 """
 
-_REACH = 7.5
-_CELLS = 400
-_SCORES = np.linspace(-_REACH, _REACH, _CELLS + 1)
-_STEP = 2 * _REACH / _CELLS
+_MAX_SCORE = 7.5
+_NUM_CELLS = 400
+_SCORES = np.linspace(-_MAX_SCORE, _MAX_SCORE, _NUM_CELLS + 1)
+_STEP = 2 * _MAX_SCORE / _NUM_CELLS
 """Step of the grid for a look's t statistic: normal scores of its one-sided p, from 1 - 3e-14 to 3e-14."""
 
 _MASS = np.diff([math.erfc(-score / math.sqrt(2)) / 2 for score in _SCORES])
-_FINE = 24
+_POINTS_PER_CELL = 24
 _SMOOTH_FROM = 3
-_NODES = 20
-_ANGLES = 8192
-_POWER = 1.5
-_LEVELS = np.linspace(-_REACH, _REACH, 601)
+_MIN_NODES = 20
+_NUM_ANGLES = 8192
+_SPENDING_EXPONENT = 1.5
+_LEVELS = np.linspace(-_MAX_SCORE, _MAX_SCORE, 601)
 """Normal scores of the overall one-sided levels between which a repeated p-value is interpolated."""
 
 
@@ -75,7 +75,7 @@ def alpha_spending(pairs: int, max_pairs: int) -> float:
         A share in (0, 1]; 1 from ``max_pairs`` on.
     """
     assert pairs >= 1 and max_pairs >= 1, (pairs, max_pairs)
-    return float(min(1.0, pairs / max_pairs) ** _POWER)
+    return float(min(1.0, pairs / max_pairs) ** _SPENDING_EXPONENT)
 
 
 def increment(looks: tuple[Look, ...]) -> float:
@@ -215,8 +215,8 @@ def _solve(ratio_ZL: FloatArray, wanted_L: FloatArray) -> FloatArray:
 
     columns = np.arange(len(wanted_L))
     above_ZL = ratio_ZL * ndtr(-_SCORES)[:, None]
-    cell_L = np.clip((above_ZL > wanted_L).sum(axis=0) - 1, 0, _CELLS - 1)
-    start_L = np.clip(cell_L - 1, 0, _CELLS - 3)
+    cell_L = np.clip((above_ZL > wanted_L).sum(axis=0) - 1, 0, _NUM_CELLS - 1)
+    start_L = np.clip(cell_L - 1, 0, _NUM_CELLS - 3)
     points = [ratio_ZL[start_L + k, columns] for k in range(4)]
     low, high = np.zeros(len(wanted_L)), np.ones(len(wanted_L))
     for _ in range(45):
@@ -230,7 +230,7 @@ def _solve(ratio_ZL: FloatArray, wanted_L: FloatArray) -> FloatArray:
 
 
 def _score_at(position: FloatArray) -> FloatArray:
-    return np.asarray(position * _STEP - _REACH)
+    return np.asarray(position * _STEP - _MAX_SCORE)
 
 
 def _next_crossing(
@@ -245,12 +245,12 @@ def _next_crossing(
         wanted_L: Probabilities of exceeding these.
     """
     columns = np.arange(above_ZL.shape[1])
-    place_L = np.clip((crossed_L + _REACH) / _STEP, 0, _CELLS)
-    cell_L = np.minimum(place_L.astype(np.intp), _CELLS - 1)
+    place_L = np.clip((crossed_L + _MAX_SCORE) / _STEP, 0, _NUM_CELLS)
+    cell_L = np.minimum(place_L.astype(np.intp), _NUM_CELLS - 1)
     mass_CL = above_ZL[:-1] - above_ZL[1:]
     # the kernel is a mean under the normal density, whose mass in a cell differs by a slope
     lean_CL = np.gradient(mass_CL / _MASS[:, None], axis=0) * _MASS[:, None] / 24
-    beyond_CL = np.arange(_CELLS)[:, None] >= cell_L
+    beyond_CL = np.arange(_NUM_CELLS)[:, None] >= cell_L
     mass_CL[beyond_CL] = lean_CL[beyond_CL] = 0.0
     mass_CL[1:] += lean_CL[:-1]
     mass_CL[:-1] -= lean_CL[1:]
@@ -258,7 +258,7 @@ def _next_crossing(
     part_L = place_L - cell_L
     rest_L = np.maximum(0.0, above_ZL[cell_L, columns] - np.maximum(wanted_L, above_ZL[cell_L + 1, columns]))
     x = (part_L - 1) / 2 - _score_at(cell_L + part_L / 2) * _STEP * part_L**2 / 12
-    near_L = np.clip(cell_L, 1, _CELLS - 2)
+    near_L = np.clip(cell_L, 1, _NUM_CELLS - 2)
     x = x + cell_L - near_L
     for offset, share_L in ((-1, x * (x - 1) / 2), (0, 1 - x * x), (1, x * (x + 1) / 2)):
         mass_CL[near_L + offset, columns] += rest_L * share_L
@@ -286,7 +286,7 @@ def _kernel(pairs_before: int, pairs_after: int) -> FloatArray:
         return _kernel_of_one(pairs_before)
     if pairs_after - pairs_before < _SMOOTH_FROM:
         # with few new pairs the probability has kinks, which only the kernel of one pair resolves
-        none, nothing = np.full(_CELLS, _REACH), np.zeros(_CELLS)
+        none, nothing = np.full(_NUM_CELLS, _MAX_SCORE), np.zeros(_NUM_CELLS)
         return _next_crossing(
             _kernel_of_one(pairs_after - 1), _kernel(pairs_before, pairs_after - 1), none, nothing
         )
@@ -303,11 +303,11 @@ def _kernel(pairs_before: int, pairs_after: int) -> FloatArray:
 @lru_cache(maxsize=64)
 def _kernel_of_one(pairs_before: int) -> FloatArray:
     """Return the kernel of one new pair, averaged over many points in each cell."""
-    fine = np.linspace(-_REACH, _REACH, _CELLS * _FINE + 1)
+    fine = np.linspace(-_MAX_SCORE, _MAX_SCORE, _NUM_CELLS * _POINTS_PER_CELL + 1)
     middle = (fine[:-1] + fine[1:]) / 2
-    density_CF = np.exp(-(middle**2) / 2).reshape(_CELLS, _FINE)
+    density_CF = np.exp(-(middle**2) / 2).reshape(_NUM_CELLS, _POINTS_PER_CELL)
     density_CF /= density_CF.sum(axis=1, keepdims=True)
-    upper_XCF = _exceedance(pairs_before, pairs_before + 1, middle).reshape(_CELLS + 1, _CELLS, _FINE)
+    upper_XCF = _exceedance(pairs_before, pairs_before + 1, middle).reshape(_NUM_CELLS + 1, *density_CF.shape)
     return np.asarray(np.einsum("xcf,cf->xc", upper_XCF, density_CF))
 
 
@@ -320,7 +320,7 @@ def _exceedance(pairs_before: int, pairs_after: int, scores_Z: FloatArray) -> Fl
     from scipy.special import betaln, roots_jacobi
 
     num_new, chance = pairs_after - pairs_before, _angle_chance(pairs_before)
-    x_X = _cosines(pairs_after, _SCORES[_CELLS // 2 :])[:, None]
+    x_X = _cosines(pairs_after, _SCORES[_NUM_CELLS // 2 :])[:, None]
     along = math.sqrt(pairs_before / pairs_after) * _cosines(pairs_before, scores_Z)
     across = math.sqrt(num_new / pairs_after)
     size_Z, angle_Z = np.hypot(along, across), np.arctan2(across, along)
@@ -330,7 +330,7 @@ def _exceedance(pairs_before: int, pairs_after: int, scores_Z: FloatArray) -> Fl
     else:
         power = (num_new - 3) / 2
         # the rest of the integrand is close to a polynomial of half the degree of the number of pairs
-        node_K, weight_K = roots_jacobi(_NODES + pairs_before // 4, power, 0.5)
+        node_K, weight_K = roots_jacobi(_MIN_NODES + pairs_before // 4, power, 0.5)
         node_K, weight_K = (1 + node_K) / 2, weight_K / weight_K.sum()
         scale = math.exp(betaln(power + 1, 1.5) - betaln((pairs_before + 1) / 2, (num_new - 1) / 2))
         rest_XZ, upper_XZ = 1 - share_XZ**2, np.zeros_like(share_XZ)
@@ -358,16 +358,16 @@ def _angle_chance(n: int) -> Callable[[FloatArray, FloatArray], FloatArray]:
     """
     from scipy.special import beta, stdtr
 
-    grid = np.linspace(-math.pi / 2, math.pi / 2, _ANGLES + 1)
+    grid = np.linspace(-math.pi / 2, math.pi / 2, _NUM_ANGLES + 1)
     step = grid[1] - grid[0]
     lower_tail = stdtr(n, math.sqrt(n) * np.tan(grid[1:-1]))
     value = 1 - np.concatenate([[0.0], lower_tail, [1.0]])
-    value[_ANGLES // 2 :] = np.concatenate([[0.0], lower_tail])[_ANGLES // 2 :: -1]
+    value[_NUM_ANGLES // 2 :] = np.concatenate([[0.0], lower_tail])[_NUM_ANGLES // 2 :: -1]
     slope = -step * np.cos(grid) ** (n - 1) / beta(0.5, n / 2)
 
     def above(angle: FloatArray) -> FloatArray:
-        position = np.clip((angle + math.pi / 2) / step, 0, _ANGLES)
-        cell = np.minimum(position.astype(np.intp), _ANGLES - 1)
+        position = np.clip((angle + math.pi / 2) / step, 0, _NUM_ANGLES)
+        cell = np.minimum(position.astype(np.intp), _NUM_ANGLES - 1)
         x = position - cell
         rise = value[cell + 1] - value[cell]
         bend = slope[cell] - rise

@@ -37,8 +37,8 @@ _MAX_LEVEL = 0.99
 """Level at which pairs are added where the present ones are nearly sufficient alone."""
 
 _FEWEST_SKEWED = 6
-_DOUBLINGS = 60
-_HALVINGS = 60
+_MAX_DOUBLINGS = 60
+_NUM_HALVINGS = 60
 
 _LEAST_P = 1e-300
 _MAX_P = 1 - 1e-16
@@ -342,17 +342,17 @@ def _lower_end(rejected: Callable[[float], bool], gains: Sequence[float]) -> flo
     step = max(gains) - min(gains) or abs(gains[0])
     # zero is one of the two, so that the interval and the test of zero always agree
     low, high = (0.0, step) if rejected(0.0) else (-step, 0.0)
-    for _ in range(_DOUBLINGS):
+    for _ in range(_MAX_DOUBLINGS):
         if not rejected(high):
             break
         low, high = high, 2 * high
-    for _ in range(_DOUBLINGS):
+    for _ in range(_MAX_DOUBLINGS):
         if rejected(low):
             break
         low, high = 2 * low, low
     else:
         return -math.inf
-    for _ in range(_HALVINGS):
+    for _ in range(_NUM_HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if rejected(middle) else (low, middle)
     return high

@@ -12,7 +12,7 @@ POWER = 0.8
 """Default power."""
 
 _MOST_PAIRS = 100_000
-_HALVINGS = 60
+_NUM_HALVINGS = 60
 
 
 def paired_power(effect: float, pairs: int, *, alpha: float) -> float:
@@ -60,7 +60,7 @@ def detectable_effect(pairs: int, *, alpha: float, power: float = POWER) -> floa
     return min_effect(lambda effect: paired_power(effect, pairs, alpha=alpha), power)
 
 
-def min_effect(power_fn: Callable[[float], float], power: float, *, halvings: int = _HALVINGS) -> float:
+def min_effect(power_fn: Callable[[float], float], power: float, *, halvings: int = _NUM_HALVINGS) -> float:
     """Return the smallest effect with a power, given an ascending function of the effect."""
     low, high = 0.0, 1.0
     while power_fn(high) < power:
