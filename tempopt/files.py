@@ -59,7 +59,7 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
         text: What to write, in UTF-8.
         overwrite: Whether an existing file may be replaced.
 
-        Raises:
+    Raises:
         UsageError: It cannot be written, or exists and may not be replaced.
     """
     try:

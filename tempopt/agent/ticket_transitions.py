@@ -187,6 +187,6 @@ def _list_last_values(prefix: str, measurements: Iterable[Measurement]) -> list[
     """Return the last value of each measurement whose name begins with a prefix."""
     return [
         value
-        for values_by_ticket in last_values(measurements, prefix).values()
+        for values_by_ticket in last_values(measurements, prefix).values()  # one dict for each name
         for value in values_by_ticket.values()
     ]

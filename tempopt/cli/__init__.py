@@ -94,9 +94,9 @@ def build_parsers() -> tuple[_Parser, dict[str, _Parser]]:
 
 def _refuse_invalid_text(argv: Sequence[str]) -> None:
     for word in argv:
-        if no_text := not_text(word):
+        if text_fault := not_text(word):
             escaped_word = word.encode("unicode_escape").decode("ascii")
-            raise UsageError(f'An argument contains {no_text}: "{escaped_word}". Give text in UTF-8.')
+            raise UsageError(f'An argument contains {text_fault}: "{escaped_word}". Give text in UTF-8.')
 
 
 def _refuse_unknown(argv: Sequence[str]) -> None:

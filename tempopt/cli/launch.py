@@ -25,7 +25,7 @@ from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
 
 
-def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequest) -> int:
+def carry_out_by_launcher(arguments: argparse.Namespace, request: SearchRequest | ResumeRequest) -> int:
     """Carry out a request with agents of a launcher, and watch the study to its verdict.
 
     For a search the agents get the spec; for a resumption they read it from the store.

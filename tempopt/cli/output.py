@@ -57,7 +57,7 @@ def write(text: str, output: str | None, *, overwrite: bool) -> None:
         output: Name of the file; None for the screen.
         overwrite: Whether an existing file may be replaced.
 
-        Raises:
+    Raises:
         UsageError: The file cannot be written, or exists and may not be replaced.
     """
     if output is None:

@@ -27,7 +27,7 @@ def carry_out(arguments: argparse.Namespace, request: SearchRequest | ResumeRequ
     if arguments.launcher is not None:
         from tempopt.cli import launch
 
-        return launch.carry_out(arguments, request)
+        return launch.carry_out_by_launcher(arguments, request)
     options = {"--launch": arguments.launch, "--address": arguments.address, "--detach": arguments.detach}
     for option, value in options.items():
         if value:

@@ -174,7 +174,7 @@ def logs(arguments: argparse.Namespace) -> None:
         print(f"{ticket or f'Study {arguments.name}'}: nothing is logged{attempt_text}. {_WHY}")
         return
     if ticket is None:
-        print_table(_print_overview(outputs))
+        print_table(_build_overview(outputs))
         return
     for output in outputs:
         state = "running" if output.running else "over"
@@ -194,7 +194,7 @@ def _print(text: str) -> None:
     print(escape_control_chars(text))
 
 
-def _print_overview(outputs: list[RunLog]) -> Table:
+def _build_overview(outputs: list[RunLog]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for title in ("ticket", "attempt", "agent", "lines"):
         table.add_column(title, no_wrap=True, justify="right" if title in ("attempt", "lines") else "left")

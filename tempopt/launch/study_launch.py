@@ -147,7 +147,7 @@ class StudyLaunch:
             observer: Receives progress and notes.
             timeout: Seconds after which TimeoutError is raised; None: no limit.
 
-            Raises:
+        Raises:
             UsageError: The request is invalid for all agents.
             StudyFailed: Every agent has failed or left, or the study was deleted.
             TimeoutError: The timeout is over.

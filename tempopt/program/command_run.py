@@ -183,7 +183,7 @@ class CommandRun(ProgramRun):
         value = self.find_last_report() if value is None else value
         if value is None:
             return self.build_failed_message("error", f"{self._no_value_text()}{self._last_lines()}")
-        return self.end_with(value)
+        return self.build_ended_message(value)
 
     def _no_value_text(self) -> str:
         if self._program.pattern is not None:

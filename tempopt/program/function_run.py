@@ -20,11 +20,11 @@ from tempopt.run_handle import Reporter, Run, activate
 from tempopt.spec.program import FunctionProgram
 from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
-_WHERE = "program.function"
+_SPEC_KEY = "program.function"
 
 
 class RunStopped(BaseException):
-    """Ends a function that reports on after it diverged, or long after it was told to stop."""
+    """Ends a function that goes on reporting after it diverged, or long after it should have stopped."""
 
 
 class FunctionRun(ProgramRun):
@@ -38,7 +38,7 @@ class FunctionRun(ProgramRun):
 
     def __init__(self, request: ProgramRequest, program: FunctionProgram, channel: Channel) -> None:
         super().__init__(request, channel)
-        self._path = program.function
+        self._import_path = program.function
         self._function = load_function(program.function)
 
     def check(self) -> None:
@@ -47,7 +47,7 @@ class FunctionRun(ProgramRun):
             inspect.signature(self._function).bind(None)
         except (TypeError, ValueError) as error:
             raise SpecError(
-                f'{_WHERE}: "{self._path}" cannot be called with a run: {error}. Write it as '
+                f'{_SPEC_KEY}: "{self._import_path}" cannot be called with a run: {error}. Write it as '
                 "def train(run: tempopt.Run) -> float."
             ) from error
 
@@ -57,7 +57,7 @@ class FunctionRun(ProgramRun):
             yield Path(inspect.getfile(inspect.unwrap(self._function)))
 
     def execute(self) -> Finished | Failed:
-        """Call the function."""
+        """Call the function, and return the message of its end."""
         folder = RunFolder(self.request)
         run = Run(self.request.parameters, self.request.seed, folder.files, _WorkerReporter(self, folder))
         self.send_started(folder.earlier_reports)
@@ -69,18 +69,18 @@ class FunctionRun(ProgramRun):
             pass
         if (early_end := self.build_early_end_message()) is not None:
             return early_end
-        number = self.find_last_report() if value is None else _to_number(value, self._path)
+        number = self.find_last_report() if value is None else _to_number(value, self._import_path)
         if number is None:
             return self.build_failed_message(
                 "error",
-                f"{self._path} has returned nothing and reported nothing. Have it return "
+                f"{self._import_path} has returned nothing and reported nothing. Have it return "
                 f"{self.request.program.metric}, or call run.report(value).",
             )
-        return self.end_with(number)
+        return self.build_ended_message(number)
 
     @contextlib.contextmanager
     def _send_progress_on_output(self, log: Path) -> Iterator[None]:
-        """Send progress messages while the function prints."""
+        """Send progress messages while the function prints, so that the lease is renewed."""
         has_ended = threading.Event()
 
         def watch() -> None:
@@ -109,12 +109,12 @@ class _WorkerReporter(Reporter):
     """
 
     def __init__(self, run: FunctionRun, folder: RunFolder) -> None:
-        self._run, self._folder = run, folder
+        self._function_run, self._folder = run, folder
         self._stop_deadline = math.inf
 
     def report(self, value: float, step: int | None) -> None:
         """Report a value; raises once the run has had its time to end."""
-        run = self._run
+        run = self._function_run
         run.take_report(value, run.last_step + 1 if step is None else step)
         self._folder.append({"step": run.last_step, "value": value})
         if self.should_stop:
@@ -125,7 +125,7 @@ class _WorkerReporter(Reporter):
     @property
     def should_stop(self) -> bool:
         """Whether the agent wants the run to end."""
-        return self._run.channel.stop(self._run.request) is not None
+        return self._function_run.channel.stop(self._function_run.request) is not None
 
 
 def load_function(path: str) -> Callable[[Run], Any]:
@@ -135,13 +135,13 @@ def load_function(path: str) -> Callable[[Run], Any]:
         SpecError: There is none.
     """
     module_name, _, name = path.rpartition(".")
-    module = import_module(module_name, where=_WHERE)
+    module = import_module(module_name, where=_SPEC_KEY)
     function: Callable[[Run], Any] | None = getattr(module, name, None)
     if function is None:
         names = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise SpecError(f"{_WHERE}: {unknown(f'function in {module_name}', name, names or ['none'])}")
+        raise SpecError(f"{_SPEC_KEY}: {unknown(f'function in {module_name}', name, names or ['none'])}")
     if not callable(function):
-        raise SpecError(f'{_WHERE}: "{path}" is of type {type(function).__name__}, not a function.')
+        raise SpecError(f'{_SPEC_KEY}: "{path}" is of type {type(function).__name__}, not a function.')
     return function
 
 
@@ -151,7 +151,7 @@ def _to_number(value: object, path: str) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"{_WHERE}: {path} has returned {value!r}, of type {type(value).__name__}. Have it return a "
+            f"{_SPEC_KEY}: {path} has returned {value!r}, of type {type(value).__name__}. Have it return a "
             "number."
         ) from error
 

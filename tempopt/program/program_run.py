@@ -106,7 +106,7 @@ class ProgramRun(abc.ABC):
             self._last_message_at = now
             self.channel.send(Progress(**self._run, step=self.last_step))
 
-    def end_with(self, value: float) -> Finished:
+    def build_ended_message(self, value: float) -> Finished:
         """Return the message of a run that has ended with a value."""
         return self.build_finished_message("complete" if math.isfinite(value) else "diverged", value)
 

@@ -103,8 +103,8 @@ def comparison_headline(result: ComparedData) -> str:
 def _describe_basis(comparison: Comparison) -> str:
     data = [] if comparison.confirmed_on is None else [f"{DATA[comparison.confirmed_on]} data"]
     answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
-    names = dict.fromkeys(WELCH_TEST if answer.paired.sample_sizes else PAIRED_TEST for answer in answers)
-    return ", ".join([*data, " or ".join(names or [PAIRED_TEST])])
+    test_names = [WELCH_TEST if answer.paired.sample_sizes else PAIRED_TEST for answer in answers]
+    return ", ".join([*data, " or ".join(dict.fromkeys(test_names or [PAIRED_TEST]))])
 
 
 def _seeds_text(result: ComparedData, comparison: Comparison, test: PairedTest) -> str:

@@ -39,7 +39,7 @@ from tempopt.verdict.inference import AS_TRAINED, InferenceOnly, TunedInference
 from tempopt.verdict.learned import Ends
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.recommendation import INFERENCE_ALPHA_SHARE
-from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
+from tempopt.verdict.run_evaluations import WINNER, InferenceConstant
 from tempopt.verdict.stages import failed_runs_to_requeue
 from tempopt.verdict.statistics.failure_rates import Rate
 from tempopt.verdict.verdict import Verdict
@@ -334,7 +334,7 @@ def _why_not_inference(verdict: Verdict) -> str:
 
 def _choice_text(tuned: TunedInference, confirmed_on: str) -> str:
     """Return the grid that a temperature at inference was chosen from, and the seeds that chose it."""
-    constants = [plan for plan in map(ConstantPlan.of, tuned.curve) if plan is not None]
+    constants = [plan for plan in map(InferenceConstant.of, tuned.curve) if plan is not None]
     grids = []
     for name in dict.fromkeys(plan.temperature for plan in constants):
         suffix = f" of {name}" if name else ""

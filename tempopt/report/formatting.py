@@ -29,7 +29,7 @@ from tempopt.temperature import (
 from tempopt.temperature.knots import INNER_KNOTS
 from tempopt.verdict.inference import AS_TRAINED
 from tempopt.verdict.paired_evidence import PairedResult
-from tempopt.verdict.run_evaluations import WINNER, ConstantPlan
+from tempopt.verdict.run_evaluations import WINNER, InferenceConstant
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
 
@@ -300,7 +300,7 @@ def plan_text(plan_name: str) -> str:
     """
     if plan_name == AS_TRAINED:
         return "the temperature of the training"
-    constant = ConstantPlan.of(plan_name)
+    constant = InferenceConstant.of(plan_name)
     if constant is None:
         assert plan_name == WINNER
         return "the winner's final temperature"

@@ -79,7 +79,7 @@ class StudyResult(StudyData):
             "codes": run_codes_json(run.code for run in self.runs),
             "heads": heads_json(self),
             "ledger": ledger_json(self),
-            "earlier_verdicts": [earlier_json(self, verdict) for verdict in self.earlier_verdicts],
+            "earlier_verdicts": [earlier_json(self, earlier) for earlier in self.earlier_verdicts],
         }
 
     def export(self, path: str | Path | None = None, *, winner: bool = False, format: Format = "yaml") -> str:

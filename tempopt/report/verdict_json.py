@@ -12,7 +12,7 @@ from tempopt.verdict.inference import TunedInference
 from tempopt.verdict.learned import Ends
 from tempopt.verdict.paired_evidence import PairedResult
 from tempopt.verdict.recommendation import Recommendation
-from tempopt.verdict.run_evaluations import ConstantPlan
+from tempopt.verdict.run_evaluations import InferenceConstant
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
@@ -192,7 +192,7 @@ def _tuned_json(tuned: TunedInference) -> dict[str, Any]:
 
 def _plan_sort_key(plan: str) -> tuple[bool, str, str, float]:
     """Return a sort key for plans of inference: constants by number, then others."""
-    constant = ConstantPlan.of(plan)
+    constant = InferenceConstant.of(plan)
     if constant is None:
         return True, plan, "", 0.0
     return False, constant.temperature, constant.length_scaling, constant.tau

@@ -124,9 +124,8 @@ class ArmModel:
                 )
             ]
             self._base = guarding.base
-            self._weigh = guarding.feasibility_probability(
-                informative_trials, describe, seed_index_of, trends
-            )
+            weigh = guarding.feasibility_probability
+            self._weigh = weigh(informative_trials, describe, seed_index_of, trends)
 
     def posterior(self, features_MD: FloatArray, *, pending: Sequence[FrozenTrial] = ()) -> Posterior:
         """Return the predicted means of parameter sets; larger is better.
@@ -170,9 +169,8 @@ class ArmModel:
             posterior: Values of the parameter sets.
             number: Number of the trial that would train one of them.
         """
-        _, variance_M, together_MM = posterior.predict_runs(
-            posterior.features_MD, self._seed_index_of(number)
-        )
+        seed_index = self._seed_index_of(number)
+        _, variance_M, together_MM = posterior.predict_runs(posterior.features_MD, seed_index)
         return knowledge_gradient(posterior.mean_M, variance_M, together_MM)
 
     @cached_property

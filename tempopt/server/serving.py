@@ -71,7 +71,7 @@ def serve(
         proxies: Addresses and networks of proxies whose X-Forwarded-For and -Proto are trusted.
         on_start: Called with the URL once the server listens.
 
-        Raises:
+    Raises:
         UsageError: The server cannot listen on the address, the certificate is invalid, or checkpoints cannot
             be written.
     """

@@ -45,7 +45,7 @@ def submit(
         workers: Number of concurrent trials on this machine; None: it trains nothing.
         observer: Receives the notes of dry run and server.
 
-        Raises:
+    Raises:
         AccessDenied: Workers were requested, but the token has no agent scope.
         SpecError: The spec cannot be trained.
         StudyChanged: The server has a different study of that name.
@@ -84,7 +84,7 @@ def wait_until_over(
         workers: Number of concurrent trials of this machine, as one of the study's agents; None: none.
         observer: Receives progress and notes.
 
-        Raises:
+    Raises:
         StudyNotFound: There is no study of that name.
         StudyFailed: The study was deleted, or this machine cannot train it.
     """

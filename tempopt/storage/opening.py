@@ -16,13 +16,13 @@ def open_store(url: str, *, create: bool = True) -> Store:
     """Open the store at a URL.
 
     Args:
-    url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``;
-        or the URL of a server, ``https://...``, whose studies can be read
+        url: ``sqlite:///file.db``, a bare path, ``postgresql://...``, ``mysql://...`` or ``mariadb://...``;
+            or the URL of a server, ``https://...``, whose studies can be read
             (:class:`tempopt.storage.http.remote_store.RemoteStore`).
         create: Whether missing tables are created; False: the tables must exist.
 
-        Raises:
-            StorageError: The store cannot be reached, read or written.
+    Raises:
+        StorageError: The store cannot be reached, read or written.
     """
     if is_server(url):
         # lazy import: a database needs no HTTP client

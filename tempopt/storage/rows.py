@@ -179,10 +179,9 @@ class TicketRow:
         kind: Stage to which it belongs; in ``choose`` and ``confirm`` it trains a candidate of ``arm``.
         arm: The arm for which it trains: ``baseline``, ``constant``, ``search``; arms with the same
             parameters share a run, as in ``baseline+twin`` (see ticket_queries.py).
-    number: Number within its kind, from 0.
+        number: Number within its kind, from 0.
         candidate: For choose and confirm: rank of the candidate within its arm, from 0; else None.
-        pair: For choose, confirm and ablation: index of the seed that arms share; else
-            None.
+        pair: For choose, confirm and ablation: index of the seed that arms share; else None.
         seed: Seed of the run, 0 <= seed < 2**63.
         parameters: The parameter set, effective values; None until it has been sampled.
         trial_number: Number of the Optuna trial (search tickets only).

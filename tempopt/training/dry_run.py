@@ -357,11 +357,11 @@ def _record_attending_layers(module: L.LightningModule) -> set[int]:
 
 def _refuse_copies(module: L.LightningModule, attached_names: Collection[str]) -> None:
     """Refuse copies of tempered modules that training has created: no schedule reaches them."""
-    for name, _, _ in bindings(module):
-        if name not in attached_names:
+    for module_name, _, _ in bindings(module):
+        if module_name not in attached_names:
             raise AttachError(
-                f'"{name}" is a copy of a module, made after its temperature was attached, in a hook of '
-                "training. It would stay at the temperature of that moment. Make the copy in __init__, so "
+                f'"{module_name}" is a copy of a module, made after its temperature was attached, in a hook '
+                "of training. It would stay at the temperature of that moment. Make the copy in __init__, so "
                 "that the temperature is attached to it, too."
             )
 
@@ -472,9 +472,9 @@ def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with silence_logging(run.module), _collect_losses(run) as losses:
+        with silence_logging(run.module), _collect_losses(run) as backward_losses:
             loss: Any = run.module.training_step(batch, 0)
-        return losses or (loss["loss"] if isinstance(loss, dict) else loss)
+        return backward_losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
     return forward
 

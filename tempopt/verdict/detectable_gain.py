@@ -38,8 +38,8 @@ it is 0.03 to 0.66 (benchmarks/README.md, "How small a gain can be shown").
 LARGE_GAIN = 2.0
 """Gain in a forecast of runs, in standard deviations of a pair's difference."""
 
-# A race keeps candidates that were lucky on the first seeds, and arms differ in their noise: intervals of 80
-# % covered the truth in 76 to 83 % of simulated studies.
+# A race keeps candidates that were lucky on the first seeds, and arms differ in their noise: intervals of
+# nominally 80 % covered the truth in only 76 to 83 % of simulated studies.
 _CHOOSING_CONFIDENCE = 0.9
 
 Source = Literal["baseline", "choose", "confirm"]
@@ -67,7 +67,7 @@ class NoiseEstimate:
 
     @property
     def difference(self) -> tuple[float, float]:
-        """Interval of the standard deviation of a pair's difference, at that confidence."""
+        """Interval of the standard deviation of a difference: of 90 % after ``choose``, else of 80 %."""
         confidence = _CHOOSING_CONFIDENCE if self.source == "choose" else CONFIDENCE
         low, high = deviation_interval(self.deviation, self.freedom, confidence=confidence)
         if self.source != "baseline":

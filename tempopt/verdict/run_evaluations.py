@@ -52,7 +52,7 @@ On = Literal["validate", "test"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConstantPlan:
+class InferenceConstant:
     """A plan of inference that sets one temperature of a model: ``constant=0.5``, ``gate.constant=0.5``.
 
     Args:

@@ -13,7 +13,7 @@ from tempopt.errors import NothingToPlot
 from tempopt.report.page.html import render_report
 from tempopt.report.page.sections import codes_to_reproduce, plot_keys, stat_tiles
 from tempopt.report.plots import PLOTS
-from tempopt.report.plots.confirmation import ComparedShown
+from tempopt.report.plots.confirmation import ComparisonData
 from tempopt.report.plots.style import DARK
 from tempopt.report.study_lines import outcome_label
 from tempopt.report.study_result import StudyResult
@@ -36,7 +36,7 @@ def make_result(make_comparison: Any) -> Any:
 def test_each_variant_is_drawn_with_its_seeds_and_its_interval(make_result: Any) -> None:
     result = make_result()
     data = PLOTS["differences"].data(result)
-    assert isinstance(data, ComparedShown)
+    assert isinstance(data, ComparisonData)
     assert [(variant.name, variant.is_different) for variant in data.variants] == [("B", True), ("C", False)]
     for plot_variant, variant in zip(data.variants, result.comparison.variants, strict=True):
         test = variant.answer.paired

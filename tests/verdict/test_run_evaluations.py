@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tempopt.verdict.run_evaluations import (
     INFERENCE_ARMS,
-    ConstantPlan,
+    InferenceConstant,
     evaluations,
     inference_constants,
     inference_plans,
@@ -219,5 +219,5 @@ def test_plans_of_attention_leave_a_named_temperature_as_trained_and_the_other_w
     ],
 )
 def test_a_plan_of_a_constant_is_read_from_its_name(plan: str, expected: Any) -> None:
-    constant_plan = ConstantPlan.of(plan)
+    constant_plan = InferenceConstant.of(plan)
     assert (constant_plan and dataclasses.astuple(constant_plan)) == expected

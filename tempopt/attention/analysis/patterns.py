@@ -154,8 +154,10 @@ def pattern_score(
     if visible_BHQK is None:
         visible_BHQK = torch.ones_like(weights_BHQK, dtype=torch.bool)
     visible_BHQK = visible_BHQK.expand(weights_BHQK.shape)
-    keys_BHQK = pattern_keys(pattern, visible_BHQK, position_Q=position_Q, tokens_BK=tokens_BK, window=window)
-    return above_chance(*pattern_weight(weights_BHQK, keys_BHQK, visible_BHQK))
+    in_pattern_BHQK = pattern_keys(
+        pattern, visible_BHQK, position_Q=position_Q, tokens_BK=tokens_BK, window=window
+    )
+    return above_chance(*pattern_weight(weights_BHQK, in_pattern_BHQK, visible_BHQK))
 
 
 def _offsets(visible_BHQK: Tensor, position_Q: Tensor) -> Tensor:

@@ -289,7 +289,7 @@ class _PatternSums:
         self.heads = heads
         self._count_inputs: list[FloatArray] = []
         self._units = np.zeros((heads, _UNITS, 2))
-        self._exponentials = np.zeros((len(_EXPONENTS), heads, _UNITS))
+        self._exponential_sums = np.zeros((len(_EXPONENTS), heads, _UNITS))
 
     @property
     def counted(self) -> bool:
@@ -324,7 +324,7 @@ class _PatternSums:
             unit_BQ = tokens_BK[:, attention.position_Q] % _UNITS
         else:
             unit_BQ = (attention.position_Q % _UNITS).expand(len(counts_BHQ), -1)
-        self._exponentials += _sum_by_unit(torch.where(counts_BHQ > 0.0, bound_LBHQ, 0.0), unit_BQ)
+        self._exponential_sums += _sum_by_unit(torch.where(counts_BHQ > 0.0, bound_LBHQ, 0.0), unit_BQ)
         unit_values = torch.stack([parts[2].double(), counts_BHQ])
         self._units += _sum_by_unit(unit_values, unit_BQ).transpose(1, 2, 0)
 
@@ -358,7 +358,7 @@ class _PatternSums:
         mean_U = weight_U[is_used] / count_U[is_used]
         logs = [
             float(
-                np.log(self._exponentials[index, head, is_used] / count_U[is_used]).sum()
+                np.log(self._exponential_sums[index, head, is_used] / count_U[is_used]).sum()
                 - exponent * mean_U.sum()
             )
             for index, exponent in enumerate(_EXPONENTS)

@@ -264,13 +264,13 @@ def _causal_sums(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     sums_BHNDE = (k_BHNCD.transpose(-2, -1) @ v_BHNCE).cumsum(dim=-3)
     before_BHNDE = F.pad(sums_BHNDE[..., :-1, :, :], (0, 0, 0, 0, 1, 0))
     within_BHNCE = (q_BHNCD @ k_BHNCD.transpose(-2, -1)).tril() @ v_BHNCE
-    summed_BHQE: Tensor = (q_BHNCD @ before_BHNDE + within_BHNCE).flatten(-3, -2)
-    return summed_BHQE[..., :length, :]
+    causal_sums_BHQE: Tensor = (q_BHNCD @ before_BHNDE + within_BHNCE).flatten(-3, -2)
+    return causal_sums_BHQE[..., :length, :]
 
 
-def _divide_by_last(summed_BHQE: Tensor) -> Tensor:
-    total_BHQ1 = summed_BHQE[..., -1:]
-    return summed_BHQE[..., :-1] / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
+def _divide_by_last(sums_BHQE: Tensor) -> Tensor:
+    total_BHQ1 = sums_BHQE[..., -1:]
+    return sums_BHQE[..., :-1] / total_BHQ1.masked_fill(total_BHQ1 == 0, 1.0)
 
 
 _WEIGHTS: dict[str, _Weights] = {

@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
 
 
-def confirming(result: StudyResult, arm: str | None = None) -> list[TicketRow]:
+def confirming_runs(result: StudyResult, arm: str | None = None) -> list[TicketRow]:
     """Return the confirming runs (of an arm) of the verdict, or else the newest ones, by number."""
-    return [
-        run for of_round in before(result) for run in of_kind(result.runs, "confirm", arm, of_round=of_round)
-    ]
+    rounds = pairs_before_round(result)
+    return [run for number in rounds for run in of_kind(result.runs, "confirm", arm, of_round=number)]
 
 
-def before(result: StudyResult) -> dict[int, int]:
+def pairs_before_round(result: StudyResult) -> dict[int, int]:
     """Return by round of the verdict the number of pairs in earlier rounds, oldest first."""
     of_round = result.round if result.verdict is None else result.verdict.round
     pairs_before: dict[int, int] = {}
@@ -44,10 +43,10 @@ def before(result: StudyResult) -> dict[int, int]:
     return pairs_before
 
 
-def seeds(result: StudyResult) -> dict[int, int]:
+def seed_indices(result: StudyResult) -> dict[int, int]:
     """Return the index of the fresh seed of each confirming run, by id, counted from 0 over the rounds."""
-    places = before(result)
-    return {run.id: places[run.round] + (run.pair or 0) for run in confirming(result)}
+    pairs_before = pairs_before_round(result)
+    return {run.id: pairs_before[run.round] + (run.pair or 0) for run in confirming_runs(result)}
 
 
 Gains = tuple[tuple[int, float], ...]
@@ -208,8 +207,8 @@ def differences_data(result: StudyResult) -> Differences:
     verdict = result.verdict
     if verdict is None:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
-    numbered = seeds(result)
-    runs = [*confirming(result, "search"), *confirming(result, "baseline"), *confirming(result, "twin")]
+    numbered = seed_indices(result)
+    runs = [run for arm in ("search", "baseline", "twin") for run in confirming_runs(result, arm)]
     answers = list(_answers(verdict, result.spec))
     mean, *others = [
         ComparisonRow(
@@ -236,7 +235,7 @@ def differences_data(result: StudyResult) -> Differences:
 def _gains(result: StudyResult, reference: str) -> Gains:
     return tuple(
         (first_seed + pair, gain)
-        for of_round, first_seed in before(result).items()
+        for of_round, first_seed in pairs_before_round(result).items()
         for pair, gain in gains_by_pair(result.runs, result.spec, of_round, reference).items()
     )
 
@@ -375,7 +374,7 @@ def _interval_bar(row: ComparisonRow, y: float, colour: str) -> go.Scatter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedShown:
+class ComparisonData:
     """The variants of a comparison, in the order of the command; or every two sets.
 
     Args:
@@ -412,7 +411,7 @@ class ComparedShown:
         return style.Table(columns=("comparison", "gain", "from", "to", "p"), rows=means + seed_rows)
 
 
-def compared_data(result: StudyResult) -> ComparedShown:
+def compared_data(result: StudyResult) -> ComparisonData:
     """Return the variants of a comparison that is over.
 
     Raises:
@@ -441,10 +440,10 @@ def compared_data(result: StudyResult) -> ComparedShown:
     if not variants:
         raise NothingToPlot("No pair of runs could be compared.")
     of_all = None if comparison.pairs else comparison.reference
-    return ComparedShown(metric=result.metric, reference=of_all, variants=tuple(variants))
+    return ComparisonData(metric=result.metric, reference=of_all, variants=tuple(variants))
 
 
-def plot_compared(data: ComparedShown) -> go.Figure:
+def plot_compared(data: ComparisonData) -> go.Figure:
     """Return the forest plot: a row for each variant, its seeds as dots around its mean."""
     fig = _forest(
         {index: style.plain(variant.name) for index, variant in enumerate(data.variants)},
@@ -469,7 +468,7 @@ def plot_compared(data: ComparedShown) -> go.Figure:
     return fig
 
 
-def paired_data(result: StudyResult) -> Differences | ComparedShown:
+def paired_data(result: StudyResult) -> Differences | ComparisonData:
     """Return the paired differences of a study: of its confirmation, or of its comparison.
 
     Raises:
@@ -478,6 +477,6 @@ def paired_data(result: StudyResult) -> Differences | ComparedShown:
     return differences_data(result) if result.spec.compare is None else compared_data(result)
 
 
-def plot_paired(data: Differences | ComparedShown) -> go.Figure:
+def plot_paired(data: Differences | ComparisonData) -> go.Figure:
     """Return the forest plot of what :func:`paired_data` returns."""
     return plot_differences(data) if isinstance(data, Differences) else plot_compared(data)

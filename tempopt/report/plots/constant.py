@@ -15,12 +15,12 @@ from tempopt.errors import NothingToPlot
 from tempopt.report.findings import attention_position
 from tempopt.report.formatting import baseline_label, baseline_name, finite, plan_text
 from tempopt.report.plots import style
-from tempopt.report.plots.confirmation import before
+from tempopt.report.plots.confirmation import pairs_before_round
 from tempopt.report.plots.temperatures import (
     DisplayedTemperature,
     displayed_temperatures,
     measured_levels,
-    values_by_step,
+    values_by_name_and_step,
 )
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, of_kind
@@ -29,7 +29,7 @@ from tempopt.training.messages import LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.inference import AS_TRAINED, TunedInference
 from tempopt.verdict.run_evaluations import WINNER as WINNERS_PLAN
-from tempopt.verdict.run_evaluations import ConstantPlan
+from tempopt.verdict.run_evaluations import InferenceConstant
 
 _COLOURS = {"search": style.WINNER, "baseline": style.BASELINE}
 _DASHES = ("solid", "dot", "dashdot")
@@ -260,7 +260,7 @@ def _models_of_arm(
     last_level = next(iter(last_levels.values()))
     taus = {AS_TRAINED: last_level}
     for plan, value in tuned.curve.items():
-        constant = ConstantPlan.of(plan)
+        constant = InferenceConstant.of(plan)
         if constant is not None:
             taus[plan] = constant.tau
             curve = curves.setdefault((constant.temperature, constant.length_scaling), [])
@@ -289,11 +289,11 @@ def _learned_paths(
     """Return steps, paths and number of runs of the learned temperatures of the verdict."""
     runs = [
         run
-        for of_round in before(result)
+        for of_round in pairs_before_round(result)
         for run in of_kind(result.runs, "ablation", LEARNED_ARM, of_round=of_round)
         if is_usable(run)
     ]
-    points = values_by_step(result, runs, LEARNED_CURVE)
+    points = values_by_name_and_step(result, runs, LEARNED_CURVE)
     steps = sorted({step for of_name in points.values() for step in of_name})
     by_name = {temperature.name: temperature for temperature in temperatures}
     progress = tuple(step / max(steps[-1], 1) for step in steps)

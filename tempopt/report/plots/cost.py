@@ -25,7 +25,7 @@ _MOST_BARS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostShown:
+class CostData:
     """Cost of a study.
 
     Args:
@@ -66,7 +66,7 @@ def _seconds(runs: Sequence[TicketRow]) -> float:
     return sum(run.seconds for run in runs)
 
 
-def cost_data(result: StudyResult) -> CostShown:
+def cost_data(result: StudyResult) -> CostData:
     """Return the time of each machine.
 
     Raises:
@@ -79,10 +79,10 @@ def cost_data(result: StudyResult) -> CostShown:
     if not spent:
         raise NothingToPlot("Nothing has been trained yet.")
     names = sorted(spent, key=lambda name: _seconds(spent[name]), reverse=True)
-    return CostShown(machines={name: spent[name] for name in names}, gpu_seconds=result.cost.gpu_seconds)
+    return CostData(machines={name: spent[name] for name in names}, gpu_seconds=result.cost.gpu_seconds)
 
 
-def plot_cost(data: CostShown) -> go.Figure:
+def plot_cost(data: CostData) -> go.Figure:
     """Return a bar for each machine, divided by kind of run."""
     machines = list(data.machines.values())[:_MOST_BARS]
     names = [style.plain(name, 24) for name in list(data.machines)[:_MOST_BARS]]

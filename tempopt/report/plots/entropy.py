@@ -18,8 +18,8 @@ from tempopt.attention.analysis.outliers import FALSE_ALARMS, MIN_PEERS
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import baseline_label
 from tempopt.report.plots import style
-from tempopt.report.plots.confirmation import confirming
-from tempopt.report.plots.temperatures import values_by_step
+from tempopt.report.plots.confirmation import confirming_runs
+from tempopt.report.plots.temperatures import values_by_name_and_step
 from tempopt.report.study_result import StudyResult
 
 Head = tuple[int, int]
@@ -130,7 +130,8 @@ def entropy_data(result: StudyResult) -> EntropyData:
     """
     points: dict[str, dict[Head, dict[int, list[float]]]] = {}
     for arm in _ARMS:
-        for name, of_head in values_by_step(result, confirming(result, arm), "entropy/").items():
+        runs = confirming_runs(result, arm)
+        for name, of_head in values_by_name_and_step(result, runs, "entropy/").items():
             layer, head = name.split("/")
             points.setdefault(arm, {})[int(layer), int(head)] = of_head
     if not points:

@@ -14,8 +14,8 @@ from tempopt.report.formatting import describe_schedule, parameters_text, schedu
 from tempopt.report.plots import style
 from tempopt.report.plots.temperatures import (
     ATTENTION,
-    Controlled,
     DisplayedTemperature,
+    MeasuredTemperatures,
     controlled_temperatures,
     displayed_temperatures,
 )
@@ -36,7 +36,7 @@ _NUM_TABLE_STEPS = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlanShown:
+class PlanData:
     """A plan's temperature at every progress and, if known, in every layer.
 
     Args:
@@ -139,7 +139,7 @@ def _num_layers(result: StudyResult) -> int:
     return len(layers) or 1
 
 
-def schedule_data(result: StudyResult) -> PlanShown:
+def schedule_data(result: StudyResult) -> PlanData:
     """Return the recommended plan, else that of the winner, else that of the best trial.
 
     Raises:
@@ -163,7 +163,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
         role, parameters, measured, on_control = _controlled_plan(result, progress)
         values = main_temperature.parameters(drop_unused_params(parameters))
     columns = [values.plan(layers).temperatures(moment) for moment in progress]
-    return PlanShown(
+    return PlanData(
         progress=progress,
         temperatures=tuple(zip(*columns, strict=True)) if measured is None else measured.layers,
         pattern=values.layer_pattern,
@@ -185,7 +185,7 @@ def schedule_data(result: StudyResult) -> PlanShown:
 
 def _controlled_plan(
     result: StudyResult, progress: tuple[float, ...]
-) -> tuple[str, dict[str, Any], Controlled | None, str]:
+) -> tuple[str, dict[str, Any], MeasuredTemperatures | None, str]:
     """Return role and parameters of the plan under control, its measured temperatures, and their description.
 
     If only the winner's path was measured, and its target is the same, everything is the winner's.
@@ -229,7 +229,7 @@ def _further_params(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {n: value for n, value in plan_params.items() if value != NEUTRAL[n] or n in ("n0", "window")}
 
 
-def plot_schedule(data: PlanShown) -> go.Figure:
+def plot_schedule(data: PlanData) -> go.Figure:
     """Return the plan's temperatures and the baseline over progress, a panel for each temperature."""
     curves = [(data.main_temperature, data.level), *data.others]
     fig, cells = style.panels(
@@ -244,7 +244,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
     for (temperature, levels), cell in zip(curves, cells, strict=True):
         is_first, is_single = temperature is data.main_temperature, len(curves) == 1
         variable = temperature.name or "τ"
-        plan = style.lines(
+        plan_trace = style.lines(
             data.progress,
             levels,
             data.role,
@@ -254,7 +254,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
             showlegend=is_first,
             hovertemplate=f"progress %{{x:.2f}}: {variable} = %{{y:.4g}}<extra>{data.role}</extra>",
         )
-        baseline = style.lines(
+        baseline_trace = style.lines(
             [0, 1],
             [temperature.neutral, temperature.neutral],
             temperature.baseline if is_single else "baseline",
@@ -263,7 +263,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
             showlegend=is_first,
             hovertemplate=f"{temperature.baseline}<extra></extra>",
         )
-        for trace in (plan, baseline):
+        for trace in (plan_trace, baseline_trace):
             fig.add_trace(trace, **cell)
         axis_values = [*levels, temperature.neutral]
         if is_first:
@@ -273,7 +273,7 @@ def plot_schedule(data: PlanShown) -> go.Figure:
     return fig
 
 
-def _layers(data: PlanShown) -> go.Scatter:
+def _layers(data: PlanData) -> go.Scatter:
     """Return the band between the lowest and the highest temperature of the layers."""
     edges = [(min(column), max(column)) for column in zip(*data.temperatures, strict=True)]
     x = [*data.progress, *reversed(data.progress)]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.plots.confirmation import confirming
+from tempopt.report.plots.confirmation import confirming_runs
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Parameters, TicketRow
 from tempopt.storage.ticket_queries import is_usable
@@ -51,8 +51,8 @@ class DisplayedTemperature:
         return TemperatureParameters.from_mapping(parameters_of_temperature(parameters, self.name))
 
     def levels(self, parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
-        """Return the level of its plan, the geometric mean over its layers, at each progress."""
-        schedule = self.parameters(parameters).plan(1).schedule
+        """Return the level of its schedule, the geometric mean over layers, at each progress."""
+        schedule = self.parameters(parameters).plan(num_layers=1).schedule
         return tuple(schedule(moment) for moment in progress)
 
 
@@ -79,8 +79,8 @@ def displayed_temperatures(result: StudyResult) -> list[DisplayedTemperature]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Controlled:
-    """Measured temperatures.
+class MeasuredTemperatures:
+    """Measured temperatures of layers under entropy control.
 
     Args:
         layers: One tuple for each layer, first layer first, a value for each progress: the geometric mean
@@ -99,10 +99,10 @@ class Controlled:
         return tuple(map(geometric_mean, zip(*self.layers, strict=True)))
 
 
-def _controlled_runs(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
+def _runs_with_params(result: StudyResult, parameters: Parameters) -> list[TicketRow]:
     """Return the runs of a parameter set: confirming runs, or if there are none the others."""
     key = training_key(parameters)
-    for runs in (confirming(result), result.runs):
+    for runs in (confirming_runs(result), result.runs):
         matching_runs = [run for run in runs if is_usable(run) and training_key(run.parameters or {}) == key]
         if matching_runs:
             return matching_runs
@@ -114,7 +114,7 @@ def controlled_temperatures(
     parameters: Parameters,
     progress: Sequence[float],
     runs: Sequence[TicketRow] | None = None,
-) -> Controlled | None:
+) -> MeasuredTemperatures | None:
     """Return the temperatures under control at each progress; None if they were not measured.
 
     Between measured steps the logarithm is interpolated. Runs with only the first and last value count if no
@@ -128,7 +128,7 @@ def controlled_temperatures(
     """
     curves = [
         (int(name.removeprefix(CONTROLLED_CURVE)), np.array(curve, dtype=float).T)
-        for run in (_controlled_runs(result, parameters) if runs is None else runs)
+        for run in (_runs_with_params(result, parameters) if runs is None else runs)
         for name, curve in result.measured.get(run.id, {}).items()
         if name.startswith(CONTROLLED_CURVE)
     ]
@@ -139,17 +139,17 @@ def controlled_temperatures(
     for layer, (steps, taus) in paths or curves:
         logs.setdefault(layer, []).append(np.interp(progress, steps / max(steps[-1], 1.0), np.log(taus)))
     layers = [np.mean(logs[layer], axis=0) for layer in sorted(logs)]
-    return Controlled(
+    return MeasuredTemperatures(
         layers=tuple(tuple(map(math.exp, layer)) for layer in layers),
         runs=max(map(len, logs.values())),
         is_path=bool(paths),
     )
 
 
-def values_by_step(
+def values_by_name_and_step(
     result: StudyResult, runs: Sequence[TicketRow], prefix: str
 ) -> dict[str, dict[int, list[float]]]:
-    """Return the measurements of runs whose names have a prefix: rest of the name to step to their values.
+    """Return the measurements whose names have a prefix: values by the rest of the name, then by step.
 
     Values that are not finite are left out, and so are names without values.
     """
@@ -159,8 +159,8 @@ def values_by_step(
             if name.startswith(prefix):
                 for step, value in curve:
                     if math.isfinite(value):
-                        of_name = values.setdefault(name.removeprefix(prefix), {})
-                        of_name.setdefault(step, []).append(value)
+                        values_by_step = values.setdefault(name.removeprefix(prefix), {})
+                        values_by_step.setdefault(step, []).append(value)
     return values
 
 
@@ -184,6 +184,7 @@ def measured_levels(
     """
     if parameters is None:
         return ()
+    # entropy control acts on attention's temperature only
     if temperature.name or not is_controlled(parameters):
         return temperature.levels(parameters, tuple(progress))
     measured = controlled_temperatures(result, parameters, progress, runs)

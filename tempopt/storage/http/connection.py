@@ -92,7 +92,7 @@ class ServerConnection:
         token: The token, or a function that returns it, which is called again when the server refuses the
             token, so that a token in a file can be replaced. None: no token is sent.
 
-        Raises:
+    Raises:
         UsageError: It is not the URL of a server, or httpx is not installed.
     """
 

@@ -140,7 +140,7 @@ def validate_token(text: str, where: str) -> str:
         text: The token.
         where: Its source, for messages.
 
-        Raises:
+    Raises:
         UsageError: The text is not a token: empty, of several words, or with characters not allowed in a
             header.
     """

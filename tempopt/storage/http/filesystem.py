@@ -48,7 +48,7 @@ class ServerFileSystem(AbstractFileSystem):  # type: ignore[misc]
     Args:
         url: URL of the server; None: that of this process.
 
-        Raises:
+    Raises:
         UsageError: There is no URL, and TEMPOPT_SERVER is not set.
     """
 

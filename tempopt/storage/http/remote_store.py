@@ -42,7 +42,7 @@ class RemoteStore(Store):
         """Return the store behind the server at a URL, without a request.
 
         Args:
-        token: The token; None: the one that is stored for this server
+            token: The token; None: the one that is stored for this server
                 (:func:`tempopt.storage.http.credentials.token_for`).
         """
         # a token in a file may be replaced while a study is displayed

@@ -79,8 +79,8 @@ def unpaired_failure_rates(
     num_arm, num_reference = len(failed_arm), len(failed_reference)
     failed = sum(map(bool, failed_arm))
     failed_total = failed + sum(map(bool, failed_reference))
-    counts = range(max(0, failed_total - num_reference), min(failed_total, num_arm) + 1)
-    ways = {k: math.comb(num_arm, k) * math.comb(num_reference, failed_total - k) for k in counts}
+    possible_failures = range(max(0, failed_total - num_reference), min(failed_total, num_arm) + 1)
+    ways = {k: math.comb(num_arm, k) * math.comb(num_reference, failed_total - k) for k in possible_failures}
     extreme = sum(count for count in ways.values() if count <= ways[failed])
     return FailureRates(
         arm=_rate(failed_arm, alpha),
