@@ -148,6 +148,29 @@ def test_links_between_documents_lead_somewhere() -> None:
         assert not [link for link in links if "://" not in link and not (path.parent / link).exists()], path
 
 
+def test_names_that_agents_are_pointed_to_are_defined_in_their_files() -> None:
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    pointers = re.findall(r"((?:`[\w.]+`(?:, and |, | and )?)+) in `([\w/]+\.py)`", text)
+    assert pointers
+    for names, file in pointers:
+        path = ROOT / file if file.startswith("tests/") else ROOT / "tempopt" / file
+        for name in re.findall(r"(\w+)`", names):
+            definition = rf"(class|def) {name}\b|\b{name}(: .+)? = "
+            assert re.search(definition, path.read_text(encoding="utf-8")), f"{name} in {file}"
+
+
+def test_sections_of_docstrings_are_indented_once() -> None:
+    heading = re.compile(r"^( *)(?:Args|Attributes|Returns|Yields|Raises):\n( *)", flags=re.MULTILINE)
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    docstrings = [
+        (f"{path.relative_to(ROOT)}:{node.name}", ast.get_docstring(node) or "")
+        for path in _sources()
+        for node in ast.walk(_tree(path))
+        if isinstance(node, kinds)
+    ]
+    assert not [name for name, text in docstrings if set(heading.findall(text)) - {("", " " * 4)}]
+
+
 def _block(marker: str, text: str = README) -> list[str]:
     """Return the lines of the fenced block after a marker in the README, or in another text."""
     _, marker_text, tail = text.partition(f"<!-- {marker} -->\n```\n")
