@@ -48,7 +48,7 @@ class Listener:
         if type(message).__name__ == "Progress" and self.die_at is not None and self.step >= self.die_at:
             raise SystemExit
 
-    def stop(self, request: RunRequest) -> Stop | None:
+    def find_stop(self, request: RunRequest) -> Stop | None:
         is_reached = self.stop_at is not None and self.step >= self.stop_at
         if is_reached or (self.stop_after is not None and len(self.received) >= self.stop_after):
             return Stop(ticket=request.ticket, attempt=request.attempt, keep=self.keep)

@@ -112,7 +112,7 @@ class Pauses:
         self._first_seconds, self._max_seconds = first_seconds, max_seconds
         self._pauses: dict[int, tuple[float, float]] = {}
 
-    def add(self, study_id: int) -> float:
+    def extend(self, study_id: int) -> float:
         """Skip a study from now on, and return for how many seconds."""
         last_seconds, _ = self._pauses.get(study_id, (self._first_seconds / 2, 0.0))
         seconds = min(2 * last_seconds, self._max_seconds)
@@ -209,7 +209,7 @@ class AnyAgent:
             return
         except Exception as error:  # an error of one study must not keep the others from being served
             text = str(error) if isinstance(error, TempoptError) else f"{type(error).__name__}: {error}"
-            seconds = self._failure_pauses.add(study.id)
+            seconds = self._failure_pauses.extend(study.id)
             self._skipped[study.id] = study.name
             self._note(f"Skips {study.name} for {seconds:g} s: {mask_secrets(text)}")
             return
@@ -221,7 +221,7 @@ class AnyAgent:
         if turn.found_no_run:
             self._idle_for += turn.idle_seconds
         if turn.found_no_run or not (turn.has_trained or turn.higher_priority_study):
-            self._idle_pauses.add(study.id)
+            self._idle_pauses.extend(study.id)
         self._note(f"Leaves {study.name}{turn.reason}.")
 
     @contextlib.contextmanager

@@ -118,8 +118,8 @@ def measure_run_times(spec: StudySpec, worker: WorkerProcess) -> Times:
         StudyFailed: The worker died.
     """
     space = spec.space()
-    sampled = from_unit_vector(space, [0.5] * len(space))
-    _, finished = _try_parameters(spec, worker, task="time", space={}, sampled=sampled)
+    sampled_params = from_unit_vector(space, [0.5] * len(space))
+    _, finished = _try_parameters(spec, worker, task="time", space={}, sampled=sampled_params)
     assert finished.times is not None, "the worker has measured nothing"
     return finished.times
 

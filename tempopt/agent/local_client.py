@@ -379,13 +379,13 @@ class LocalStudyClient(StudyClient):
             # more tickets have been requested
             self._reload()
         arms = self.cache.arms
-        sampled = arms.ask(ticket)
-        parameters = self._spec.parameters(ticket.arm, sampled)  # type: ignore[arg-type]
-        trial = arms.trial(sampled) if ticket.kind == "search" else None
+        sampled_params = arms.ask(ticket)
+        parameters = self._spec.parameters(ticket.arm, sampled_params)  # type: ignore[arg-type]
+        trial = arms.trial(sampled_params) if ticket.kind == "search" else None
         number = self._connection.call(
-            lambda: self._store.begin(ticket.id, ticket.attempt, parameters, sampled, trial)
+            lambda: self._store.begin(ticket.id, ticket.attempt, parameters, sampled_params, trial)
         )
-        return dataclasses.replace(ticket, parameters=parameters, sampled=sampled, trial_number=number)
+        return dataclasses.replace(ticket, parameters=parameters, sampled=sampled_params, trial_number=number)
 
     def _find_convergence_reason(self, ticket: TicketRow) -> str | None:
         """Return why neither this ticket nor the later ones are worth training, None if they may be."""

@@ -137,18 +137,18 @@ class _RankGroup(threading.Thread):
 
     def run(self) -> None:
         """Forward messages until a rank is lost or has failed, or the agent closes its connection."""
-        failed: Failed | None = None
+        failure: Failed | None = None
         try:
-            while self.lost_rank is None and failed is None:
-                failed = self._forward_messages()
+            while self.lost_rank is None and failure is None:
+                failure = self._forward_messages()
             for rank in self._ranks:
                 rank.end()
             # forward what the first rank has still sent
             while (message := self._receive(0)) is not None:
                 if not isinstance(message, Ready | Finished | Failed):
                     self._agent.send_bytes(encode(message))
-            if failed is not None:
-                self._agent.send_bytes(encode(failed))
+            if failure is not None:
+                self._agent.send_bytes(encode(failure))
         except OSError:
             # the agent has closed its connection
             pass

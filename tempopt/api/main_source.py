@@ -68,8 +68,8 @@ def definition(value: Any) -> Definition | str:
     if source is None:
         return "has no source that can be read"
     node, text, source_filename = source
-    if isinstance(node, ast.ClassDef) and (added := _list_added_methods(node, source_filename, codes)):
-        return f"was given {', '.join(added)} after its definition: write that into the class"
+    if isinstance(node, ast.ClassDef) and (methods := _list_added_methods(node, source_filename, codes)):
+        return f"was given {', '.join(methods)} after its definition: write that into the class"
     postponed = any(code.co_flags & __future__.annotations.compiler_flag for _, code in codes)
     return _parse_definition(name, node, text, postponed=postponed)
 

@@ -91,8 +91,8 @@ def _take_command(arguments: argparse.Namespace) -> None:
             f"--command begins a new study each time, and {surplus_word} was given as well. Take it out; the "
             "values to compare are given by --vary."
         )
-    required = {"--metric": metric, "--direction": direction, "--vary": arguments.vary}
-    if missing := [option for option, value in required.items() if not value]:
+    required_options = {"--metric": metric, "--direction": direction, "--vary": arguments.vary}
+    if missing := [option for option, value in required_options.items() if not value]:
         raise UsageError(
             f"--command needs {', '.join(missing)} as well, as in: tempopt compare --command 'python "
             "train.py --seed {seed} --lr {lr}' --vary lr=0.001,0.003 --metric val_loss --direction minimize"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tempopt.errors import SpecError
-from tempopt.spec.collect_errors import add_all_faults
+from tempopt.spec.collect_errors import with_all_faults
 from tempopt.spec.load import load_spec
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
@@ -40,7 +40,7 @@ def advise_check(path_or_name: str, overrides: Sequence[str]) -> Iterator[None]:
     try:
         yield
     except FaultySpecError as error:
-        refusal: SpecError = add_all_faults(error)
+        refusal: SpecError = with_all_faults(error)
     except SpecError as error:
         if not _is_file(path_or_name):
             raise

@@ -332,7 +332,7 @@ class _SupervisedAgent:
         while True:
             self._ran_from = math.inf
             try:
-                ending = self._run_once()
+                exit_info = self._run_once()
             except RayError as error:
                 pause = restart_policy.next_restart_delay(time.monotonic() - self._ran_from)
                 if self._leaving.is_set():
@@ -343,7 +343,7 @@ class _SupervisedAgent:
                 self.job = Job(id=self.job.id, state="waiting", message=message)
                 self._leaving.wait(pause)
             else:
-                return self._end(ending.to_job(self.job.id))
+                return self._end(exit_info.to_job(self.job.id))
 
     def _end(self, job: Job) -> None:
         with self._lock:
@@ -360,8 +360,8 @@ class _SupervisedAgent:
             with self._lock:
                 self.job = Job(id=self.job.id, state="running")
                 self._ran_from = time.monotonic()
-            ending: ExitInfo = ray.get(actor.run.remote())
-            return ending
+            exit_info: ExitInfo = ray.get(actor.run.remote())
+            return exit_info
         finally:
             # an actor holds its GPUs until it is killed
             ray.kill(actor)

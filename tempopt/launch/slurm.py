@@ -284,13 +284,13 @@ class SlurmLauncher(Launcher):
         }:
             if waiting_ids := [id for id, state in active.items() if state in _WAITING_STATES]:
                 _run_slurm_command("scancel", "--quiet", "--state=PENDING", *waiting_ids, check=False)
-            running = [id for id, state in active.items() if state in _RUNNING_STATES]
-            for id in sorted({*running} - without_requeue_ids):
+            running_ids = [id for id, state in active.items() if state in _RUNNING_STATES]
+            for id in sorted({*running_ids} - without_requeue_ids):
                 _run_slurm_command("scontrol", "update", f"JobId={id}", "Requeue=0", check=False)
                 without_requeue_ids.add(id)
             # repeated: a job that has just begun does not handle the signal yet
-            if running and time.monotonic() >= next_signal_at:
-                _run_slurm_command("scancel", "--quiet", "--signal=USR2", *running, check=False)
+            if running_ids and time.monotonic() >= next_signal_at:
+                _run_slurm_command("scancel", "--quiet", "--signal=USR2", *running_ids, check=False)
                 next_signal_at = time.monotonic() + _SIGNAL_INTERVAL_SECONDS
             stuck_ids = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
             if stuck_ids or time.monotonic() > deadline:

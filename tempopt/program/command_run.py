@@ -94,7 +94,7 @@ class CommandRun(ProgramRun):
             process.wait()
             reap_children()
             log.close()
-        return dataclasses.replace(self._end(process.returncode), log_lost=log.lost)
+        return dataclasses.replace(self._build_end_message(process.returncode), log_lost=log.lost)
 
     # ---- while it runs
 
@@ -157,14 +157,14 @@ class CommandRun(ProgramRun):
 
     def _forward_stop(self, folder: RunFolder) -> None:
         """Request the process to stop; one that has not called current_run() is ended at once."""
-        is_stopped = self.has_diverged or self.channel.stop(self.request) is not None
+        is_stopped = self.has_diverged or self.channel.find_stop(self.request) is not None
         if is_stopped and self._stop_deadline == math.inf:
             folder.ask_to_stop()
             self._stop_deadline = time.monotonic() + (self.request.grace if self._has_attached else 0.0)
 
     # ---- how it ended
 
-    def _end(self, code: int) -> Finished | Failed:
+    def _build_end_message(self, code: int) -> Finished | Failed:
         if (early_end := self.build_early_end_message()) is not None:
             return early_end
         if code:

@@ -125,7 +125,7 @@ class _WorkerReporter(Reporter):
     @property
     def should_stop(self) -> bool:
         """Whether the agent wants the run to end."""
-        return self._function_run.channel.stop(self._function_run.request) is not None
+        return self._function_run.channel.find_stop(self._function_run.request) is not None
 
 
 def load_function(path: str) -> Callable[[Run], Any]:

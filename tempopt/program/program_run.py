@@ -114,7 +114,8 @@ class ProgramRun(abc.ABC):
         """Return the message of a run that diverged or was stopped; None: it was neither."""
         if self.has_diverged:
             return self.build_finished_message("diverged")
-        return None if self.channel.stop(self.request) is None else self.build_finished_message("stopped")
+        is_stopped = self.channel.find_stop(self.request) is not None
+        return self.build_finished_message("stopped") if is_stopped else None
 
     def build_finished_message(
         self, state: Literal["complete", "stopped", "diverged"], value: float | None = None

@@ -74,8 +74,8 @@ def _next_alpha(tickets: Sequence[TicketRow]) -> float:
 
 def next_alpha_text(tickets: Sequence[TicketRow]) -> str:
     """Return a sentence on the level of the next verdict; empty before the first."""
-    following = _next_alpha(tickets)
-    if following == alpha_for_verdict(1):
+    next_alpha = _next_alpha(tickets)
+    if next_alpha == alpha_for_verdict(1):
         return ""
     first = alpha_for_verdict(1)
-    return f"The next verdict has the level {100 * following:.3g} %; the first had {100 * first:.3g} %."
+    return f"The next verdict has the level {100 * next_alpha:.3g} %; the first had {100 * first:.3g} %."

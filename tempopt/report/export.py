@@ -328,7 +328,7 @@ def _fill_config(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict
         # Inactive parameters are not among the winner's, and may even be inconsistent with these.
         config["model"]["init_args"].pop(name.partition(".")[0], None)
     plan: dict[str, Any] = {}
-    attached = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *ENTROPY_PARAMETERS))
+    attached_names = ParameterNames((*PLAN_PARAMETERS, *CONTROL_PARAMETERS, *ENTROPY_PARAMETERS))
     for name, value in parameters.items():
         section, dot, path = name.partition(".")
         if split_name(name)[0]:
@@ -339,7 +339,7 @@ def _fill_config(result: StudyData, parameters: Mapping[str, Any]) -> tuple[dict
         elif dot and section in ("data", "trainer"):
             target = config["trainer"] if section == "trainer" else config["data"]["init_args"]
             _write_value(target, path, value)
-        elif spec.attach is not None and name in attached:
+        elif spec.attach is not None and name in attached_names:
             _write_value(plan, name, value)
         else:
             _write_value(config["model"]["init_args"], name, value)

@@ -141,8 +141,8 @@ def _earlier_line(result: StudyData, verdict: Verdict) -> str:
     """Return the result and the recommendation of one of several verdicts."""
     test = verdict.primary.paired
     # a winner at the baseline cannot gain over it
-    combined = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
-    gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined})"
+    combined_note = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
+    gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined_note})"
     outcome = WORDS[outcome_of(verdict)].lower()
     summary = f"verdict {verdict.verdict_number} (round {verdict.round}): {outcome}{gain}"
     return f"{summary}; it recommended: {use_text(result.spec, verdict)}."
@@ -306,9 +306,9 @@ def part_text(part: str, spec: StudySpec) -> str:
 def _ends_text(result: StudyData, verdict: Verdict) -> str:
     """Return which of the winner's values lie at the end of their range and are not to be widened."""
     assert verdict.recommendation is not None
-    widened = {widening.name for widening in verdict.recommendation.widen}
+    widened_names = {widening.name for widening in verdict.recommendation.widen}
     at_ends = (widening.name for widening in find_params_at_range_ends(verdict.params, result.spec))
-    names = ", ".join(name for name in at_ends if name not in widened)
+    names = ", ".join(name for name in at_ends if name not in widened_names)
     return f"; at the end of the searched range: {names}" if names else ""
 
 
@@ -511,12 +511,12 @@ def _rate_text(rate: Rate) -> str:
 
 def _cost_text(result: StudyData) -> str:
     trial_counts_text = ", ".join(f"{n} {name}" for name, n in result.trials.items() if n)
-    cost, writing, cards = result.cost, "", ""
+    cost, writing_text, gpu_text = result.cost, "", ""
     if cost.checkpoint_seconds >= 1:
-        writing = f", {duration(cost.checkpoint_seconds)} of it to write checkpoints"
+        writing_text = f", {duration(cost.checkpoint_seconds)} of it to write checkpoints"
     if cost.gpu_seconds is not None:
-        cards = f"; {duration(cost.gpu_seconds)} of GPUs"
+        gpu_text = f"; {duration(cost.gpu_seconds)} of GPUs"
         if cost.peak_memory is not None:
-            cards += f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
-    training = f"{duration(cost.train_seconds)} of training in {result.num_ended} runs{writing}"
-    return f"cost: {training} (search trials: {trial_counts_text or 'none'}){cards}."
+            gpu_text += f", at most {cost.peak_memory / 1e9:.2g} GB of one in use"
+    training_text = f"{duration(cost.train_seconds)} of training in {result.num_ended} runs{writing_text}"
+    return f"cost: {training_text} (search trials: {trial_counts_text or 'none'}){gpu_text}."

@@ -247,8 +247,8 @@ def schedule_points(parameters: Mapping[str, Any], temperature: str = "") -> tup
     if knots[-1][0] < 1.0:
         knots.append((1.0, knots[-1][1]))
     points = [knots[0]]
-    for knot, following in itertools.pairwise(knots[1:]):
-        if abs(_slope(points[-1], knot) - _slope(knot, following)) > _SLOPE_TOLERANCE:
+    for knot, next_knot in itertools.pairwise(knots[1:]):
+        if abs(_slope(points[-1], knot) - _slope(knot, next_knot)) > _SLOPE_TOLERANCE:
             points.append(knot)
     return (*points, knots[-1]) if len(points) > 1 else ()
 

@@ -63,18 +63,18 @@ def guard_line(guard: GuardResult, arm: str = "the winner", reference: str = "th
     test = guard.answer
     if test is None:
         return f"{head}, since {guard.why}."
-    diverged = ""
+    divergence = ""
     if guard.diverged > guard.reference_diverged:
         seeds = f"{guard.diverged} of {test.n_pairs} seeds, {reference} on {guard.reference_diverged}"
-        diverged = f"; {arm} diverged on {seeds}"
+        divergence = f"; {arm} diverged on {seeds}"
         if guard.diverged == test.n_pairs:
             # all values that it counts with are those of the other arm
-            return f"{head}: {diverged.removeprefix('; ')}."
+            return f"{head}: {divergence.removeprefix('; ')}."
     high = _change(guard, guard.high)
     low = _change(guard, guard.low).removesuffix(f" {high.rpartition(' ')[2]}")
     level = f"{100 * test.confidence:.4g} % interval"
     return (
-        f"{head}: {_change(guard, guard.change)} ({level} {low} to {high}; {test.n_pairs} seeds{diverged})."
+        f"{head}: {_change(guard, guard.change)} ({level} {low} to {high}; {test.n_pairs} seeds{divergence})."
     )
 
 

@@ -101,13 +101,13 @@ def _render_head_maps(title: str, maps: dict[str, Any]) -> list[str]:
     moments = maps["moments"]
     moment = "end" if "end" in moments else next(iter(moments))
     record = moments[moment]
-    measured = {(m["layer"], m["head"]): f", {measure_text(m)}" for m in named_heads(maps, moment)}
-    heads = sorted(record["heads"], key=lambda head: (head["layer"], head["head"]) not in measured)
+    measures_by_head = {(m["layer"], m["head"]): f", {measure_text(m)}" for m in named_heads(maps, moment)}
+    heads = sorted(record["heads"], key=lambda head: (head["layer"], head["head"]) not in measures_by_head)
     scale = f"queries down, keys across, {SHADES[-1]} is the greatest weight"
     lines = [f"{title}, step {record['step']}; {scale}:"]
     for head in heads[:_MAX_HEAD_MAPS]:
         head_name = f"layer {head['layer']} head {head['head']}"
-        suffix = measured.get((head["layer"], head["head"]), "")
+        suffix = measures_by_head.get((head["layer"], head["head"]), "")
         lines += ["", f"{head_name}{suffix} (greatest weight {head['most']:.2g})"]
         # row by row, 255 is the largest weight of the head
         cells, columns = base64.b64decode(head["cells"]), head["columns"]

@@ -103,8 +103,8 @@ class Judgement:
 
     def _more_seeds(self, name: str, test: PairedTest) -> int | None:
         """Return the number of needed seeds beyond the compared ones."""
-        needed = self.seeds_needed[name]
-        return None if needed is None else max(0, needed - min(test.sample_sizes or (test.n_pairs,)))
+        num_needed = self.seeds_needed[name]
+        return None if num_needed is None else max(0, num_needed - min(test.sample_sizes or (test.n_pairs,)))
 
     def _caveats(self, variant: Variant) -> Iterator[str]:
         names, answer = (variant.name, self.comparison.reference), variant.answer

@@ -38,9 +38,9 @@ def _digest(text: str) -> str:
 
 
 def _note_parts(result: StudyResult) -> Iterator[str]:
-    title, *decided = decision_lines(result)
+    title, *other_lines = decision_lines(result)
     yield f"### What was found\n\n**{escape_markdown(title)}**\n"
-    yield from (f"- {escape_markdown(line)}" for line in decided)
+    yield from (f"- {escape_markdown(line)}" for line in other_lines)
     yield "\n### All findings\n"
     for text, details in statements(result):
         yield f"- {escape_markdown(text)}"

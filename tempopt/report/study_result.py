@@ -180,13 +180,13 @@ def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyR
     if needs_measurements:
         result = assemble(row, tickets, store.measurements(row.id), needs_measurements=True, maps=maps)
         return replace(result, earlier=store.warm_start(row.id)) if result.spec.study.warm_start else result
-    guarded = StudySpec.from_json(row.spec).study.guards
+    guards = StudySpec.from_json(row.spec).study.guards
     ticket_ids = [
         ticket.id
         for ticket in tickets
         if (ticket.kind == "confirm" and not set(INFERENCE_ARMS).isdisjoint(arms_of(ticket)))
         or (ticket.kind == "ablation" and LEARNED_ARM in arms_of(ticket))
-        or (guarded and ticket.kind in ("confirm", "ablation"))
+        or (guards and ticket.kind in ("confirm", "ablation"))
     ]
     # these runs have many entropies, which no verdict uses
     prefixes = ("validate", "test", LEARNED_CURVE, CONTROLLED_CURVE)

@@ -233,11 +233,11 @@ class SearchArms:
         return active_params(self._spec.search, self._draw_params(arm, number))
 
     def _draw_params(self, arm: str, number: int) -> dict[str, Any]:
-        fixed = dict(self._enqueued_params.get((arm, number), {}))
-        if arm == "constant" and not fixed.keys() & self._level_names:
-            fixed |= self._constant_params[number]
-        if not self._spaces[arm].keys() - fixed.keys():
-            return fixed
+        fixed_params = dict(self._enqueued_params.get((arm, number), {}))
+        if arm == "constant" and not fixed_params.keys() & self._level_names:
+            fixed_params |= self._constant_params[number]
+        if not self._spaces[arm].keys() - fixed_params.keys():
+            return fixed_params
         seed, history = derive(self._spec.study.seed, seed_name(arm), "sampler", number), self._histories[arm]
         sampler = make_sampler(self._spec.study.sampler, seed=seed)
         # always tuned with the model: the baseline has to be near the best at τ = 1, and the sampler may be
@@ -247,17 +247,17 @@ class SearchArms:
             and number >= self._spec.num_baseline
             and (values := self._draw_tuned_baseline(number, seed))
         ):
-            return values | fixed
+            return values | fixed_params
         if sampler:
-            return history.ask(number, sampler) | fixed
+            return history.ask(number, sampler) | fixed_params
         known_trials, pending = history.visible_trials(number), history.pending(number)
         strategy = self._strategy(arm)
         values = strategy.ask(
-            known_trials, pending, number=number, seed=seed, fixed=fixed
+            known_trials, pending, number=number, seed=seed, fixed=fixed_params
         ) or strategy.warm_start_params(number)
         if not values:
             values = initial_params(self._spec, cast("SamplingArm", arm), number, seed=self._spec.study.seed)
-        return values | fixed
+        return values | fixed_params
 
     def expected_improvement(self, ticket: TicketRow) -> tuple[float, float] | None:
         """Return the expected improvement of the recommendation by one more run, and the noise of a run.

@@ -213,7 +213,7 @@ class History:
                 fix their options at the first trial that they see.
         """
         if isinstance(pruner, _HALVING):
-            for earlier in range(self._num_judged, self._end(number)):
+            for earlier in range(self._num_judged, self._num_visible(number)):
                 trial = self._finished[earlier]
                 assert trial is not None, "a ticket was started before its history was known"
                 _, rungs = self._ask_pruner(earlier, trial.intermediate_values, copy.deepcopy(pruner))
@@ -271,19 +271,20 @@ class History:
         while self._ready < len(self._finished) and self._finished[self._ready] is not None:
             self._ready += 1
 
-    def _end(self, number: int) -> int:
+    def _num_visible(self, number: int) -> int:
         """Return the number of tickets, from the first one, that ticket ``number`` may know."""
         return max(0, number - self._parallel + 1)
 
     def visible_trials(self, number: int) -> list[FrozenTrial]:
         """Return the trials that ticket ``number`` may know, from the first one."""
-        end = self._end(number)
+        end = self._num_visible(number)
         assert self._ready >= end, "a ticket was started before its history was known"
         return self._finished[:end]  # type: ignore[return-value]
 
     def pending(self, number: int) -> list[FrozenTrial]:
         """Return the trials between the known ones and ticket ``number``."""
-        return [self.running(n, {}) for n in range(self._end(number), number) if n in self._params_by_number]
+        numbers = range(self._num_visible(number), number)
+        return [self.running(n, {}) for n in numbers if n in self._params_by_number]
 
     def running(self, number: int, reports: Mapping[int, float]) -> FrozenTrial:
         """Return a trial in progress, with its reports (step to value)."""

@@ -136,8 +136,8 @@ class ArmModel:
         """
         pending_PD = np.array([self._describe(trial.params) for trial in pending])
         seed_indices = np.array([self._seed_index_of(trial.number) for trial in pending], dtype=np.int64)
-        expecting = self.surrogate.with_pending(pending_PD, seed_indices)
-        return expecting.posterior(features_MD, self._weigh, self._base)
+        surrogate = self.surrogate.with_pending(pending_PD, seed_indices)
+        return surrogate.posterior(features_MD, self._weigh, self._base)
 
     def worth_of_rest(self, trial: FrozenTrial, posterior: Posterior) -> float | None:
         """Return the worth per step of the rest of a run; None if it cannot be estimated yet.
@@ -238,7 +238,7 @@ class KnowledgeGradient:
         self._list_design = list_design
         self._guarding = guarding
         self._earlier = earlier
-        self.describe = _add_trends(featurize, earlier) if earlier else featurize
+        self.describe = _describe_with_trends(featurize, earlier) if earlier else featurize
         self._maximize = maximize
         self._num_seeds = num_seeds
         self._sets = CandidatePool(space, self.describe, seed=seed & 0xFFFFFFFF, earlier=earlier)
@@ -437,12 +437,12 @@ class KnowledgeGradient:
         self, model: ArmModel, sets: CandidatePool, rng: np.random.Generator
     ) -> tuple[list[Parameters], FloatArray]:
         """Return sets of a part of the space, many near the best, by descending mean, and their features."""
-        ranked, features_MD = list[Parameters](), np.empty((0, 0))
+        ranked_sets, features_MD = list[Parameters](), np.empty((0, 0))
         for _ in range(_REFINE_ROUNDS):
-            pool, features_MD = sets.pool(ranked, rng, {})
+            pool, features_MD = sets.pool(ranked_sets, rng, {})
             order = np.argsort(-model.posterior(features_MD).mean_M, kind="stable")
-            ranked, features_MD = [pool[index] for index in order], features_MD[order]
-        return ranked, features_MD
+            ranked_sets, features_MD = [pool[index] for index in order], features_MD[order]
+        return ranked_sets, features_MD
 
     def recommend_within(
         self,
@@ -577,7 +577,7 @@ def _is_better(posterior: Posterior, index: int, other_index: int) -> bool:
     return gain > 0 and gain >= _CLEAR_MARGIN * math.sqrt(max(float(variance), 0.0))
 
 
-def _add_trends(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
+def _describe_with_trends(featurize: Describe, earlier: Sequence[WarmStartStudy]) -> Describe:
     def describe_with_earlier(sampled: Mapping[str, Any]) -> FloatArray:
         own_D = featurize(sampled)
         return np.append(own_D, [prior_study(own_D) for prior_study in earlier])

@@ -122,8 +122,8 @@ def _iter_rows(data: Any) -> Iterator[_Row]:
     elif isinstance(data, Mapping):
         for variant, runs in data.items():
             # values without seeds make no pairs: each has a seed that no other variant has
-            by_seed = runs if isinstance(runs, Mapping) else _number_values(variant, runs)
-            for seed, value in by_seed.items():
+            values_by_seed = runs if isinstance(runs, Mapping) else _number_values(variant, runs)
+            for seed, value in values_by_seed.items():
                 yield f"variant {variant}, seed {seed}", variant, seed, value
     elif isinstance(data, Iterable):
         for index, row in enumerate(data):

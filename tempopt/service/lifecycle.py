@@ -187,8 +187,8 @@ def _remove_study_files(folder: str) -> checkpoints.RemovalResult:
     own_urls = [url for url in sizes if _is_written_by_tempopt(*_split_file_path(folder, url))]
     removal = checkpoints.remove(own_urls)
     runs = [path for path in folders if checkpoints.RUN.fullmatch(path.name)]
-    nested = sorted((path for run in runs for path in run.rglob("*") if path.is_dir()), reverse=True)
-    for path in (*nested, *runs, Path(folder)) if checkpoints.is_local(folder) else ():
+    nested_folders = sorted((path for run in runs for path in run.rglob("*") if path.is_dir()), reverse=True)
+    for path in (*nested_folders, *runs, Path(folder)) if checkpoints.is_local(folder) else ():
         # a folder with other files is not removed
         with contextlib.suppress(OSError):
             path.rmdir()

@@ -21,7 +21,7 @@ from tempopt.service import remote_study
 from tempopt.service.extend import check_request, extend_study
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.service.requests import ResumeRequest, SearchRequest, hint_at_without_option
-from tempopt.spec.collect_errors import add_all_faults
+from tempopt.spec.collect_errors import with_all_faults
 from tempopt.spec.custom_schedules import import_schedules
 from tempopt.spec.load import load_spec
 from tempopt.spec.resources import Workers
@@ -222,7 +222,7 @@ def check(
     try:
         spec = parse_any_spec(spec)
     except FaultySpecError as error:
-        raise add_all_faults(error) from error
+        raise with_all_faults(error) from error
     import_schedules(spec)
     if spec.compare is not None:
         check_comparison(spec)

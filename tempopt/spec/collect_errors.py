@@ -41,7 +41,7 @@ def find_all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
     return [*faults, *(secret for secret in secrets if secret[0] not in fault_paths)]
 
 
-def add_all_faults(error: FaultySpecError) -> FaultySpecError:
+def with_all_faults(error: FaultySpecError) -> FaultySpecError:
     """Return an error with all errors in the text of the spec; no class of it is imported."""
     return build_spec_error(find_all_faults(error), error.document)
 

@@ -30,11 +30,11 @@ _REQUIRED = {"percentile": {"percentile": 25.0}, "threshold": {"lower": 0.1, "up
 def strategy_problems(study: StudySection) -> list[tuple[str, str]]:
     """Return the errors in the options of the sampler and the pruner: paths and messages."""
     lines = [*option_problems("sampler", study.sampler), *option_problems("pruner", study.pruner)]
-    required = _REQUIRED.get(study.pruner.name, {})
-    if required and all(study.pruner.options.get(option) is None for option in required):
-        option, value = next(iter(required.items()))
+    required_options = _REQUIRED.get(study.pruner.name, {})
+    if required_options and all(study.pruner.options.get(option) is None for option in required_options):
+        option, value = next(iter(required_options.items()))
         name = study.pruner.name
-        message = f"{name} was given no {' or '.join(required)}. Give it, as in "
+        message = f"{name} was given no {' or '.join(required_options)}. Give it, as in "
         lines.append(("study.pruner", f"{message}{{name: {name}, {option}: {value}}}."))
     return lines
 

@@ -414,7 +414,7 @@ class Channel(Protocol):
     def send(self, message: Message) -> None:
         """Send one message to the agent."""
 
-    def stop(self, request: RunMessage) -> Stop | None:
+    def find_stop(self, request: RunMessage) -> Stop | None:
         """Return the agent's stop request, if there is one."""
 
 
@@ -430,6 +430,6 @@ class LocalChannel:
     send: Callable[[Message], None] = lambda message: None
     should_stop: Callable[[], bool] = lambda: False
 
-    def stop(self, request: RunMessage) -> Stop | None:
+    def find_stop(self, request: RunMessage) -> Stop | None:
         """Return a stop request once ``should_stop`` is true."""
         return Stop(ticket=request.ticket, attempt=request.attempt) if self.should_stop() else None

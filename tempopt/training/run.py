@@ -462,7 +462,7 @@ class LightningRun:
         )
 
     def _poll_stop(self) -> Stop | None:
-        return self._channel.stop(self.request)
+        return self._channel.find_stop(self.request)
 
     def _send(self, message_type: Callable[..., Message], **fields: Any) -> None:
         ticket, attempt = self.request.ticket, self.request.attempt

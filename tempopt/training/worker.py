@@ -91,7 +91,7 @@ class AgentChannel:
         except (BrokenPipeError, ConnectionResetError):
             self._end()
 
-    def stop(self, request: RunMessage) -> Stop | None:
+    def find_stop(self, request: RunMessage) -> Stop | None:
         """Return the agent's stop request for this run, if there is one."""
         return self._stops.get((request.ticket, request.attempt))
 

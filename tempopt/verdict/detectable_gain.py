@@ -148,8 +148,8 @@ def expected_pairs(spec: StudySpec, *, gain: bool) -> float:
 @lru_cache(maxsize=16)
 def _sequential_effect(first_look: int, max_pairs: int, alpha: float, power: float) -> float:
     """Return the effect that interim looks show with a probability, by simulated confirmations."""
-    simulated = _simulate_confirmations(first_look, max_pairs, alpha)
-    return min_effect(lambda effect: simulated.outcome(effect)[0], power, halvings=_NUM_HALVINGS)
+    simulation = _simulate_confirmations(first_look, max_pairs, alpha)
+    return min_effect(lambda effect: simulation.outcome(effect)[0], power, halvings=_NUM_HALVINGS)
 
 
 @lru_cache(maxsize=4)

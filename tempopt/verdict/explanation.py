@@ -163,9 +163,9 @@ def max_explanation_runs(tickets: Sequence[TicketRow], spec: StudySpec, added: S
         return len(added)
     confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))
     arms = confirmed_arms(confirm)
-    confirmed = set(map(training_key, arms.values()))
-    ablations = set(map(training_key, ablate(spec, arms).values())) - confirmed
-    plans = {training_key(plan.params) for plan in simpler_plans(arms)} - confirmed - ablations
+    confirmed_keys = set(map(training_key, arms.values()))
+    ablations = set(map(training_key, ablate(spec, arms).values())) - confirmed_keys
+    plans = {training_key(plan.params) for plan in simpler_plans(arms)} - confirmed_keys - ablations
     num_arms = len(ablations) + bool(plans) + bool(_learned_sets(spec, arms))
     return len(added) + num_arms * len({ticket.pair for ticket in confirm})
 
@@ -247,12 +247,12 @@ def _confirming_tickets(
         params_by_arm[SIMPLEST] = plan.params
     if (learned := _best_learned(tickets, spec, arms, this_round)) is not None:
         params_by_arm[LEARNED_ARM] = learned
-    confirmed = {training_key(parameters) for parameters in arms.values()}
+    confirmed_keys = {training_key(parameters) for parameters in arms.values()}
     new_arms = join_arms(
         {
             arm: parameters
             for arm, parameters in params_by_arm.items()
-            if training_key(parameters) not in confirmed
+            if training_key(parameters) not in confirmed_keys
         }
     )
     pairs = {t.pair: t.seed for t in of_kind(tickets, "confirm", of_round=this_round) if t.pair is not None}

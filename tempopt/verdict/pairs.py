@@ -251,13 +251,11 @@ def winner(
     if winner_params is None:
         return None
     baseline = _select_baseline(tickets, spec, winner_params, recommend)
-    mean_of, exchanged = (
-        mean_by_candidate(tickets, spec, current_round(tickets)),
-        exchange(spec, winner_params, baseline),
-    )
-    mean, exchanged_mean = mean_of.get(training_key(winner_params)), mean_of.get(training_key(exchanged))
+    exchanged_params = exchange(spec, winner_params, baseline)
+    means = mean_by_candidate(tickets, spec, current_round(tickets))
+    mean, exchanged_mean = (means.get(training_key(params)) for params in (winner_params, exchanged_params))
     is_better = mean is not None and exchanged_mean is not None and exchanged_mean > mean
-    return exchanged if is_better else winner_params
+    return exchanged_params if is_better else winner_params
 
 
 def exchange(spec: StudySpec, parameters: Parameters, baseline: Parameters) -> Parameters:
@@ -338,10 +336,11 @@ def reference_tickets(tickets: Sequence[TicketRow], spec: StudySpec, recommend: 
     winner_params = first_winner(tickets, spec, recommend)
     if winner_params is None or spec.is_baseline(winner_params) or not spec.ordinary_names:
         return []
-    exchanged = exchange(spec, winner_params, _select_baseline(tickets, spec, winner_params, recommend))
-    if same_training(exchanged, winner_params):
+    baseline = _select_baseline(tickets, spec, winner_params, recommend)
+    exchanged_params = exchange(spec, winner_params, baseline)
+    if same_training(exchanged_params, winner_params):
         return []
-    return list_missing_on_choosing_seeds(tickets, spec, [winner_params, exchanged], "exchange")
+    return list_missing_on_choosing_seeds(tickets, spec, [winner_params, exchanged_params], "exchange")
 
 
 def constants_to_train(

@@ -272,8 +272,8 @@ def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: floa
         elif is_enough_alone:
             recommendation = _recommend_option(option, verdict, evidence.spec, min_gain)
             return replace(recommendation, excluded=_gain_upper_bound(verdict))
-    excluded = _gain_upper_bound(verdict)
-    is_possible = excluded is None or excluded >= min_gain
+    excluded_gain = _gain_upper_bound(verdict)
+    is_possible = excluded_gain is None or excluded_gain >= min_gain
     has_min_gain = evidence.spec.study.min_gain is not None and min_gain > 0
     no_change = _change_nothing(verdict, min_gain, passed_over)
     if has_min_gain and is_possible and not verdict.primary.worse and not verdict.at_one:
@@ -376,11 +376,11 @@ def _training_action(parameters: Mapping[str, Any]) -> Action:
 def _winner_plan_name(verdict: Verdict, min_gain: float) -> str | None:
     """Return the plan of inference that is shown to gain for the winner's own models, or None."""
     inference = verdict.inference_only
-    tuned = None if inference is None else inference.winner
+    winner = None if inference is None else inference.winner
     # the guards were tested at the temperature of training
-    if verdict.guards or tuned is None or tuned.plan_name == AS_TRAINED or not tuned.answer.significant:
+    if verdict.guards or winner is None or winner.plan_name == AS_TRAINED or not winner.answer.significant:
         return None
-    return tuned.plan_name if tuned.answer.paired.gain >= min_gain else None
+    return winner.plan_name if winner.answer.paired.gain >= min_gain else None
 
 
 def _find_more_pairs(evidence: Evidence, min_gain: float) -> MorePairs | None:

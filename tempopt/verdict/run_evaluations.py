@@ -78,8 +78,8 @@ class InferenceConstant:
 
 def dataloader(kind: Kind, spec: StudySpec) -> On:
     """Return the data of the value of a run of this kind."""
-    confirming = kind in ("confirm", "ablation")
-    return "test" if confirming and spec.study.confirm_on == "test" else "validate"
+    is_confirming = kind in ("confirm", "ablation")
+    return "test" if is_confirming and spec.study.confirm_on == "test" else "validate"
 
 
 def metric_name_for_kind(kind: Kind, spec: StudySpec) -> str:

@@ -59,8 +59,8 @@ def initial_tickets(spec: StudySpec) -> list[NewTicket]:
         return compare_tickets([], spec)
     counts: dict[Kind, int] = {"baseline": spec.num_baseline, "constant": spec.num_constant}
     design = [ticket for kind, count in counts.items() for ticket in search_tickets(spec, kind, range(count))]
-    enqueued = spec.parse_enqueued_sets(spec.study.enqueue)
-    return design + search_tickets(spec, "search", range(spec.num_trials), enqueued=enqueued)
+    enqueued_sets = spec.parse_enqueued_sets(spec.study.enqueue)
+    return design + search_tickets(spec, "search", range(spec.num_trials), enqueued=enqueued_sets)
 
 
 def has_begun_confirming(tickets: Sequence[TicketRow]) -> bool:

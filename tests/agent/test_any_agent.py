@@ -87,16 +87,16 @@ def test_the_pauses_of_a_study_double_up_to_a_limit(monkeypatch: pytest.MonkeyPa
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     pauses = Pauses(15.0, 100.0)
-    assert [pauses.add(1) for _ in range(5)] == [15.0, 30.0, 60.0, 100.0, 100.0]
+    assert [pauses.extend(1) for _ in range(5)] == [15.0, 30.0, 60.0, 100.0, 100.0]
     assert pauses.is_paused(1) and not pauses.is_paused(2)
     clock[0] = 100.0
     assert not pauses.is_paused(1)
     pauses.reset(1)
-    assert pauses.add(1) == 15.0
+    assert pauses.extend(1) == 15.0
 
 
 def test_a_study_that_is_served_at_last_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Pauses, "add", lambda self, study_id: 0.0)
+    monkeypatch.setattr(Pauses, "extend", lambda self, study_id: 0.0)
     studies = FakeStudies(study(1))
     studies.errors["study-1"] = SpecError("not yet")
     original_serve = studies.serve

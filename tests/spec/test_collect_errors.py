@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tempopt.spec.collect_errors import add_all_faults, find_all_faults
+from tempopt.spec.collect_errors import find_all_faults, with_all_faults
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import FaultySpecError
 
@@ -66,7 +66,7 @@ def test_a_fault_is_not_told_a_second_time_for_what_it_leaves_undone(
 def test_the_error_tells_all_faults_a_password_among_them() -> None:
     logger = {"class_path": "a.B", "init_args": {"api_key": "k"}}
     error = refusal(study={"trails": 4}, trainer={"logger": logger}, search={"layer_ratio": [0.5, 2.0]})
-    full_error = add_all_faults(error)
+    full_error = with_all_faults(error)
     assert [path for path, _ in full_error.lines] == [
         *("study.trails", "search.layer_ratio", "trainer.logger.init_args.api_key"),
     ]

@@ -184,8 +184,8 @@ def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
         keep = dataclasses.replace(request, checkpoints=str(tmp_path / str(batch)), checkpoint_every=3600.0)
         channel = listener(stop_at=0, keep=True)
         leaving = LightningRun(keep, channel)
-        stop = channel.stop
-        channel.stop = lambda r, run=leaving, ask=stop, at=batch: ask(r) if batches(run) >= at else None
+        stop = channel.find_stop
+        channel.find_stop = lambda r, run=leaving, ask=stop, at=batch: ask(r) if batches(run) >= at else None
         finished = leaving.execute()
         (saved,) = channel.saved
         assert (finished.state, finished.step) == ("stopped", saved.step)

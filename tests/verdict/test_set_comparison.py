@@ -21,8 +21,8 @@ from tempopt.verdict.set_comparison import (
     Variant,
     check_comparison,
     evaluate_comparison,
+    gains_of_set,
     more_compare_pairs,
-    set_gains,
 )
 from tempopt.verdict.stages import count_tickets_to_come, initial_tickets, next_tickets
 from tests.specs import change_spec
@@ -195,7 +195,7 @@ def test_a_variant_gets_no_more_pairs_once_it_is_shown_and_no_fewer_for_being_be
     first_rows = [row for row in rows if row.pair is not None and row.pair < 4]
     assert count_tickets_to_come(first_rows, spec) == 2 * 12
     good_rows = [row for row in rows if row.arm in ("A", "good")]
-    assert set_gains(good_rows, spec, 0, "good", "A") == set_gains(rows, spec, 0, "good", "A")
+    assert gains_of_set(good_rows, spec, 0, "good", "A") == gains_of_set(rows, spec, 0, "good", "A")
 
 
 def test_to_come_is_what_comes_at_most(carry_out: Any, run_ticket: Any) -> None:
@@ -227,7 +227,7 @@ def test_more_pairs_make_a_second_verdict_that_rests_on_all(carry_out: Any, run_
     for variant in comparison.variants:
         assert variant.answer.paired.n_pairs == 10
         assert variant.answer.paired.confidence == pytest.approx(1 - 0.025 / 2)
-        gains = set_gains(all_rows, spec, 1, variant.name, comparison.reference)
+        gains = gains_of_set(all_rows, spec, 1, variant.name, comparison.reference)
         assert [pair for pair, _ in gains] == list(range(10))
         assert variant.answer.paired.gain == pytest.approx(sum(gain for _, gain in gains) / 10)
 

@@ -113,8 +113,8 @@ def _residuals_and_medians(groups: list[_Heads]) -> tuple[_Heads, _Heads]:
 def _scale(residuals: _Heads) -> float:
     count = len(residuals)
     mad = median(map(abs, residuals.values()))
-    moderated = (_PRIOR_HEADS * _PRIOR_MAD**2 + count * mad**2) / (_PRIOR_HEADS + count)
-    return math.sqrt(moderated) / math.log(2.0)
+    moderated_variance = (_PRIOR_HEADS * _PRIOR_MAD**2 + count * mad**2) / (_PRIOR_HEADS + count)
+    return math.sqrt(moderated_variance) / math.log(2.0)
 
 
 def _logit(value: float) -> float:

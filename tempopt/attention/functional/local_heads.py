@@ -232,8 +232,8 @@ def _attend_in_blocks(
     num_missing = num_blocks * block - length
 
     def blocks(x_BHKD: Tensor) -> Tensor:
-        padded = F.pad(x_BHKD, (0, 0, num_before, num_behind + num_missing))
-        x_BHNDW = padded.unfold(-2, block + num_before + num_behind, block)
+        padded_BHKD = F.pad(x_BHKD, (0, 0, num_before, num_behind + num_missing))
+        x_BHNDW = padded_BHKD.unfold(-2, block + num_before + num_behind, block)
         return x_BHNDW.permute(0, 2, 1, 4, 3).flatten(0, 1)
 
     q_BHND = F.pad(q_BHQD, (0, 0, 0, num_missing)).unflatten(-2, (num_blocks, block))

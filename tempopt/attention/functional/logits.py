@@ -116,11 +116,11 @@ def visible(attn_mask: Tensor) -> Tensor:
     if not attn_mask.ndim or attn_mask.shape[-1] < 2:
         return is_above
     bias = to_wide_type(attn_mask).masked_fill(~is_above, float("-inf"))
-    ordered = bias.sort(dim=-1, descending=True).values
+    sorted_bias = bias.sort(dim=-1, descending=True).values
     # of two keys that are hidden by minus infinity the difference is NaN, which is no gap
-    is_gap = ordered[..., :-1] - ordered[..., 1:] >= _HIDING_GAP
+    is_gap = sorted_bias[..., :-1] - sorted_bias[..., 1:] >= _HIDING_GAP
     num_before_gap = (is_gap.cumsum(dim=-1) == 0).sum(dim=-1, keepdim=True)
-    return is_above & (bias >= ordered.gather(-1, num_before_gap))
+    return is_above & (bias >= sorted_bias.gather(-1, num_before_gap))
 
 
 def above_lowest(attn_mask: Tensor) -> Tensor:

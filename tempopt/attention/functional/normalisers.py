@@ -159,12 +159,12 @@ def _rank(sorted_logits: Tensor) -> Tensor:
 @torch.library.custom_op("tempopt::sparsemax", mutates_args=())
 def _sparsemax(logits: Tensor) -> Tensor:
     """Return max(s - t, 0) with the t at which a row sums to 1 (Martins & Astudillo 2016, algorithm 1)."""
-    centered = _center(logits)
-    sorted_logits = centered.sort(dim=-1, descending=True).values
+    centred_logits = _center(logits)
+    sorted_logits = centred_logits.sort(dim=-1, descending=True).values
     sums = sorted_logits.cumsum(dim=-1)
     support_size = (1 + _rank(sorted_logits) * sorted_logits > sums).sum(dim=-1, keepdim=True)
     threshold = (sums.gather(-1, support_size - 1) - 1) / support_size
-    return (centered - threshold).clamp(min=0).to(logits.dtype)
+    return (centred_logits - threshold).clamp(min=0).to(logits.dtype)
 
 
 @torch.library.custom_op("tempopt::entmax15", mutates_args=())
@@ -222,8 +222,8 @@ def _linear(
             return _linear_matrix(q, k, v, factor, options).to(q_BHQD.dtype)
         if factor is not None:
             k = k * factor.reshape(*factor.shape[:-2], factor.shape[-1], 1)
-        summed = _causal_sums(q, k, v) if options.is_causal else q @ (k.transpose(-2, -1) @ v)
-        return _divide_by_last(summed).to(q_BHQD.dtype)
+        sums_BHQE = _causal_sums(q, k, v) if options.is_causal else q @ (k.transpose(-2, -1) @ v)
+        return _divide_by_last(sums_BHQE).to(q_BHQD.dtype)
 
 
 def _linear_matrix(

@@ -322,13 +322,13 @@ def least_important(importance: Sequence[Tensor], count: int) -> dict[int, tuple
             f"Given count={count}, but {num_spare} heads can be spared: one stays in each layer. "
             f"Give 0 to {num_spare}."
         )
-    ranked = sorted(
+    ranked_heads = sorted(
         (value, layer, head)
         for layer, heads in enumerate(importance)
         for head, value in enumerate(heads.tolist())
     )
     heads_by_layer: dict[int, list[int]] = {}
-    for _, layer, head in ranked:
+    for _, layer, head in ranked_heads:
         if sum(map(len, heads_by_layer.values())) == count:
             break
         if len(heads_by_layer.get(layer, ())) < len(importance[layer]) - 1:
@@ -350,8 +350,8 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module, was_training in modes:
+            module.training = was_training
 
 
 def compute_finite_loss(loss_of: Callable[[Batch], Tensor], batch: Batch) -> Tensor:

@@ -17,7 +17,7 @@ from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
 from tempopt.storage.ticket_queries import of_kind, pairs_of, rounds_of_verdict
 from tempopt.verdict.paired_evidence import PairedResult, gains_by_pair
-from tempopt.verdict.set_comparison import set_gains
+from tempopt.verdict.set_comparison import gains_of_set
 from tempopt.verdict.statistics.fieller import Ratio
 from tempopt.verdict.statistics.paired_tests import PairedTest
 from tempopt.verdict.verdict import Verdict
@@ -207,7 +207,7 @@ def differences_data(result: StudyResult) -> Differences:
     verdict = result.verdict
     if verdict is None:
         raise NothingToPlot("No confirmation on fresh seeds is over, so there is nothing to compare yet.")
-    numbered = seed_indices(result)
+    seed_index_by_run = seed_indices(result)
     runs = [run for arm in ("search", "baseline", "twin") for run in confirming_runs(result, arm)]
     answers = list(_answers(verdict, result.spec))
     mean, *others = [
@@ -222,7 +222,7 @@ def differences_data(result: StudyResult) -> Differences:
         label=baseline_label(result.spec),
         pairs=_gains(result, "baseline"),
         twin=_gains(result, "twin") if verdict.primary.component_results else (),
-        diverged=frozenset(numbered[run.id] for run in runs if run.outcome == "diverged"),
+        diverged=frozenset(seed_index_by_run[run.id] for run in runs if run.outcome == "diverged"),
         mean=mean,
         others=tuple(others),
         forbidden=tuple(
@@ -431,7 +431,7 @@ def compared_data(result: StudyResult) -> ComparisonData:
         ComparisonRow(
             name=label,
             test=answer.paired,
-            pairs=tuple(set_gains(result.runs, result.spec, comparison.round, name, reference)),
+            pairs=tuple(gains_of_set(result.runs, result.spec, comparison.round, name, reference)),
             is_different=differs,
         )
         for label, name, reference, answer, differs in rows

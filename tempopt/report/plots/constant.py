@@ -123,9 +123,9 @@ class ConstantAndLearned:
 
     def caption(self) -> str:
         """Return how to read the plot and its result."""
-        trained = ["Squares were trained at that constant temperature, during the search."]
+        training_notes = ["Squares were trained at that constant temperature, during the search."]
         return " ".join(
-            [*(trained if self.trained else []), *self._describe_models(), self._describe_learned()]
+            [*(training_notes if self.trained else []), *self._describe_models(), self._describe_learned()]
         )
 
     def _describe_models(self) -> Iterator[str]:
@@ -176,13 +176,13 @@ class ConstantAndLearned:
                 rows.append((name, "the winner's final plan", None, None, models.winners[1]))
             for (temperature, scaling), points in models.curves.items():
                 rows += [(name, temperature or scaling, tau, None, value) for tau, value in points]
-        learned: list[tuple[style.Cell, ...]] = [
+        learned_cells: list[tuple[style.Cell, ...]] = [
             ("learned", path.name, path.mean[index], step, None)
             for path in self.paths
             for index, step in enumerate(self.steps)
             if path.mean[index] == path.mean[index]
         ]
-        rows += [learned[index] for index in style.evenly(len(learned), _MAX_LEARNED_ROWS)]
+        rows += [learned_cells[index] for index in style.evenly(len(learned_cells), _MAX_LEARNED_ROWS)]
         return style.Table(columns=("models", "what", "temperature", "step", self.metric), rows=tuple(rows))
 
 
@@ -408,11 +408,11 @@ def _add_learned(figure: go.Figure, data: ConstantAndLearned, *, row: int) -> No
             name = f"winner, {path.name}" if is_relative else "winner"
             curves.append((path.winner, style.INK, "dash", name))
         for levels, ink, dash, name in curves:
-            scaled = [level / path.neutral for level in levels]
-            values += [level for level in scaled if level == level]
+            scaled_levels = [level / path.neutral for level in levels]
+            values += [level for level in scaled_levels if level == level]
             trace = style.lines(
                 list(data.steps),
-                scaled,
+                scaled_levels,
                 style.plain(name),
                 ink,
                 line={"dash": dash},

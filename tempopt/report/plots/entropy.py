@@ -195,12 +195,12 @@ def plot_entropy(data: EntropyData) -> go.Figure:
 
 
 def _head_map(data: EntropyData, arm: str, shown_heads: Sequence[Head]) -> go.Heatmap:
-    nothing = (math.nan,) * len(data.steps)
+    missing_values = (math.nan,) * len(data.steps)
     return go.Heatmap(
         x=np.array(data.steps, dtype=np.int32),
         y=[f"{layer}.{head}" for layer, head in shown_heads],
         z=np.array(
-            [data.shares_by_arm[arm].get(head, nothing) for head in shown_heads], dtype=np.float32
+            [data.shares_by_arm[arm].get(head, missing_values) for head in shown_heads], dtype=np.float32
         ).round(4),
         coloraxis="coloraxis",
         hovertemplate=f"{data.name(arm)}, head %{{y}}, step %{{x}}: %{{z:.1%}}<extra></extra>",

@@ -218,8 +218,8 @@ def _points_trace(
 ) -> go.Scatter:
     # in the first panel only, since labels in each would be too large for the dashboard
     count = min(style.MAX_LABELS, len(points)) if labels else 0
-    unlabelled, labelled = points[: len(points) - count], points[len(points) - count :]
-    labelled_texts = [f"{_hover_text(point, name)}<br>{style.label(point[4])}" for point in labelled]
+    unlabelled_points, labelled_points = points[: len(points) - count], points[len(points) - count :]
+    labelled_texts = [f"{_hover_text(point, name)}<br>{style.label(point[4])}" for point in labelled_points]
     first, last, values = (
         np.array([point[index] for point in points], dtype=np.float32) for index in (1, 2, 3)
     )
@@ -231,7 +231,7 @@ def _points_trace(
         symbol,
         style.mark_size(len(points)) + 1,
         marker={"line": {"color": style.SECONDARY, "width": 0.6}, **colours},
-        text=[*(_hover_text(point, name) for point in unlabelled), *labelled_texts],
+        text=[*(_hover_text(point, name) for point in unlabelled_points), *labelled_texts],
         hovertemplate="%{text}<extra></extra>",
     )
 

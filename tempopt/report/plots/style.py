@@ -253,10 +253,10 @@ def evenly(count: int, max_count: int) -> list[int]:
 
 def bounds(values: Sequence[float], direction: str) -> tuple[float, float]:
     """Return the worst and the best value of the colour scale: the worst tenth has one colour."""
-    ordered = sorted(values, reverse=direction == "minimize")
-    worst = ordered[len(ordered) // 10]
-    best = ordered[-1]
-    return (worst, best) if worst != best else (ordered[0], best)
+    ordered_values = sorted(values, reverse=direction == "minimize")
+    worst = ordered_values[len(ordered_values) // 10]
+    best = ordered_values[-1]
+    return (worst, best) if worst != best else (ordered_values[0], best)
 
 
 def temperature_axis(temperatures: Sequence[float], *, few: bool = False) -> dict[str, Any]:

@@ -143,9 +143,9 @@ def _open_study(storage: str, name: str, request: EvaluationSpec, question: str)
 def _search(
     study: optuna.Study, request: EvaluationSpec, model: TrainedModel, on_progress: Callable[[str], None]
 ) -> None:
-    for abandoned in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
+    for abandoned_trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
         # left by a program that was ended
-        study.tell(abandoned.number, state=TrialState.FAIL)
+        study.tell(abandoned_trial.number, state=TrialState.FAIL)
     complete = [trial for trial in study.trials if trial.state == TrialState.COMPLETE]
     value_by_key = {_to_key(_read_parameters(trial)): trial.value for trial in complete}
     number, failed = len(complete), 0

@@ -85,13 +85,13 @@ def _resample_means(
 ) -> NDArray[np.float64]:
     """Return the weighted mean of each row on each resample of the units, shape (D, R)."""
     units = len(weights_U)
-    weighted = np.vstack([values_DU * weights_U, weights_U]).T
+    weighted_values = np.vstack([values_DU * weights_U, weights_U]).T
     parts, remaining = [], resamples
     while remaining:
         num_draws = min(remaining, max(1, _AT_ONCE // units))
         indices = draw.integers(units, size=(num_draws, units)) + units * np.arange(num_draws)[:, None]
         counts = np.bincount(indices.ravel(), minlength=num_draws * units).reshape(num_draws, units)
-        sums = counts @ weighted
+        sums = counts @ weighted_values
         parts.append((sums[:, :-1] / sums[:, -1:]).T)
         remaining -= num_draws
     return np.concatenate(parts, axis=1)

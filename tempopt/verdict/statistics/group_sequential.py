@@ -141,8 +141,8 @@ def repeated_score(looks: tuple[Look, ...], score: float) -> float:
         return -math.inf
     if len(looks) == 1 and looks[0][1] == 1:
         return score
-    crossed, levels = _crossing_table(looks)
-    return float(np.interp(score, crossed, levels, left=-math.inf))
+    scores, levels = _crossing_table(looks)
+    return float(np.interp(score, scores, levels, left=-math.inf))
 
 
 def nominal_p(looks: tuple[Look, ...], alpha: float) -> float:
@@ -160,8 +160,8 @@ def nominal_p(looks: tuple[Look, ...], alpha: float) -> float:
         return alpha
     from scipy.special import ndtr, ndtri
 
-    crossed, levels = _crossing_table(looks)
-    score = float(np.interp(-float(ndtri(alpha / 2)), levels, crossed, left=-math.inf, right=math.inf))
+    scores, levels = _crossing_table(looks)
+    score = float(np.interp(-float(ndtri(alpha / 2)), levels, scores, left=-math.inf, right=math.inf))
     return min(1.0, 2 * float(ndtr(-score)))
 
 
@@ -181,10 +181,10 @@ def _crossing_table(looks: tuple[Look, ...]) -> tuple[FloatArray, FloatArray]:
     """Return scores at which the last look is crossed, ascending, and those of the corresponding levels."""
     from scipy.special import ndtr
 
-    crossed = _crossing_scores(looks, ndtr(-_LEVELS))[-1]
+    scores = _crossing_scores(looks, ndtr(-_LEVELS))[-1]
     # values beyond the grid's ends are indistinguishable
-    rising = np.concatenate([[True], np.diff(crossed) > 0])
-    return crossed[rising], _LEVELS[rising]
+    is_rising = np.concatenate([[True], np.diff(scores) > 0])
+    return scores[is_rising], _LEVELS[is_rising]
 
 
 def _crossing_scores(looks: tuple[Look, ...], levels_L: FloatArray) -> FloatArray:

@@ -186,9 +186,9 @@ def skewness(differences: Sequence[float]) -> float | None:
         return None
     mean, deviation = fmean(differences), stdev(differences)
     cubes = math.fsum(((difference - mean) / deviation) ** 3 for difference in differences)
-    adjusted = count / ((count - 1) * (count - 2)) * cubes
+    skewness = count / ((count - 1) * (count - 2)) * cubes
     error = math.sqrt(6 * count * (count - 1) / ((count - 2) * (count + 1) * (count + 3)))
-    return adjusted / error
+    return skewness / error
 
 
 def margin_left(
@@ -256,8 +256,8 @@ def pairs_to_add(
         return None
     deviation = math.sqrt(squares / sum(len(stage.gains) - 1 for stage in evidence))
     *weights, weight = _weights(len(evidence) + 1)
-    scored = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
-    needed_score = (-float(ndtri(alpha / 2)) - scored) / weight
+    weighted_score = sum(share * stage.score(0.0, 1) for share, stage in zip(weights, evidence, strict=True))
+    needed_score = (-float(ndtri(alpha / 2)) - weighted_score) / weight
     next_alpha = min(2 * float(ndtr(-needed_score)), _MAX_LEVEL)
     return pairs_needed(effect / deviation, alpha=next_alpha)
 
