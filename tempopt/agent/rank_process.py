@@ -231,7 +231,7 @@ class ForkServer:
             raise ForkServerError from error
 
     def exit_code(self) -> int:
-        """Return the exit code of the fork server, to be called once a worker of it is lost."""
+        """Return the exit code of the fork server; call this after a worker of it was lost."""
         try:
             return self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:

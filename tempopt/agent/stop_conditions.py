@@ -54,7 +54,7 @@ def find_stop_reason(spec: StudySpec, cache: StudyCache, *, workers: int) -> str
 def _estimate_remaining_seconds(
     tickets: Sequence[TicketRow], spec: StudySpec, cost: Callable[[TicketRow], float]
 ) -> tuple[float, float]:
-    """Return the seconds that the search still takes if one more run begins, and those of choosing and proof.
+    """Return the remaining seconds of the search with one more run, and those of choosing and confirming.
 
     The latter include a margin of two standard errors of their estimate.
     """

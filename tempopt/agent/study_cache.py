@@ -211,7 +211,7 @@ class StudyCache:
         return not self._unfinished_kinds()
 
     def max_number_by_kind(self) -> dict[Kind, int | None]:
-        """Return the kinds of which a ticket may begin, with the highest such number; None: any number."""
+        """Return the kinds whose tickets may begin, with the highest number that may; None: any number."""
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished_kinds():
             # sampled tickets may begin up to study.parallel ahead of the first open one of their kind

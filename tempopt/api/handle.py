@@ -114,7 +114,7 @@ class StudyHandle:
         return load(self._store, self.name, needs_measurements=True)
 
     def pause(self) -> None:
-        """Pause the study: its agents save their runs and leave; returns once that of the handle has left.
+        """Pause the study: its agents save their runs and leave. Wait until the handle's agent has left.
 
         ``tempopt resume NAME``, or the same search again, continues it.
         """

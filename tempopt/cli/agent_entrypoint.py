@@ -90,7 +90,7 @@ def _work(task: dict[str, Any]) -> int:
 
 
 def _parse_arguments(task: dict[str, Any]) -> argparse.Namespace:
-    """Parse the words of a task like those of `search` or `resume`."""
+    """Parse the options of a task as arguments of ``search`` or ``resume``."""
     from tempopt.storage import urls
 
     _, commands = build_parsers()

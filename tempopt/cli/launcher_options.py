@@ -25,7 +25,7 @@ def launch_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def selected_launcher(arguments: argparse.Namespace) -> LauncherSelection:
-    """Return the launcher whose jobs a command queries; an address alone is that of a Ray cluster.
+    """Return the launcher whose jobs a command queries; an address without a launcher means Ray.
 
     Raises:
         UsageError: There are options without a launcher.

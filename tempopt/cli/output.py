@@ -23,7 +23,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def escape_control_chars(text: str) -> str:
-    r"""Return a text with each character that could steer a terminal as an escape such as ``\x1b``.
+    r"""Return a text in which characters that could control a terminal are escapes such as ``\x1b``.
 
     Args:
         text: Any text, for instance of the database; newlines and tabs stay.

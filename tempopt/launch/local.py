@@ -65,8 +65,8 @@ class LocalLauncher(Launcher):
 
     def cancel(self, ids: Sequence[str]) -> None:
         """Shut down agents, all at once, and wait until they have left."""
-        for leaving in [self._agents[id].leave() for id in ids if id in self._agents]:
-            leaving.join()
+        for thread in [self._agents[id].leave() for id in ids if id in self._agents]:
+            thread.join()
 
     def close(self) -> None:
         """Shut down all agents gracefully."""
@@ -94,9 +94,9 @@ class _Agent:
 
     def leave(self) -> threading.Thread:
         """Start the shutdown of the agent; return a thread that ends when the agent has left."""
-        leaving = threading.Thread(target=self._leave, daemon=True)
-        leaving.start()
-        return leaving
+        thread = threading.Thread(target=self._leave, daemon=True)
+        thread.start()
+        return thread
 
     def _leave(self) -> None:
         self._supervisor.leave()

@@ -69,7 +69,7 @@ def use_text(spec: StudySpec, verdict: Verdict) -> str:
 
 
 def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
-    """Yield what is to be known beside what a verdict recommends, most important first."""
+    """Yield remarks on the recommendation of a verdict, most important first."""
     advice, total, baseline = verdict.recommendation, verdict.primary, baseline_name(result.spec)
     assert advice is not None and result.verdict is not None
     if verdict is not result.verdict:
@@ -106,7 +106,7 @@ def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
 
 
 def _beside_constants(verdict: Verdict) -> Iterator[str]:
-    """Yield what the winner is worth beside a constant temperature, and beside what is recommended."""
+    """Yield the winner's gain over a constant temperature, and over the recommended parameters."""
     advice, subject = verdict.recommendation, ""
     assert advice is not None
     if advice.action_without_training == "inference_only":
@@ -130,7 +130,7 @@ def _beside_constants(verdict: Verdict) -> Iterator[str]:
 
 
 def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, storage: str) -> Iterator[str]:
-    """Yield what may be gained beyond what is recommended now, and how."""
+    """Yield steps that could add to the recommended gain, with their commands."""
     inference = verdict.inference_only
     if advice.plan_name is not None and advice.action_without_training != "inference_only":
         assert inference is not None and inference.winner is not None

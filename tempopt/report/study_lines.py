@@ -58,7 +58,7 @@ def outcome_label(result: StudyData) -> str:
 
 
 def statements(result: StudyData, storage: str = "") -> list[tuple[str, list[str]]]:
-    """Return what is to be said beside the decision and what to do: each statement with what is below it.
+    """Return the findings beside decision and recommendation: each statement with its details.
 
     Args:
         result: The study.

@@ -208,7 +208,7 @@ class SearchArms:
         self._histories[arm].register_asked(number, values)
 
     def pending_dependencies(self, ticket: TicketRow) -> list[int]:
-        """Return earlier tickets whose parameters must be known before this one is asked, and are not."""
+        """Return the earlier tickets whose missing parameters are needed before this one is sampled."""
         arm, ticket_number = ticket.kind, ticket.number
         start = max(0, ticket_number - self._spec.study.parallel + 1)
         return [

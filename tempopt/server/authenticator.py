@@ -168,12 +168,12 @@ class Authenticator:
     async def begin_session(self, principal: Principal) -> tuple[str, datetime]:
         """Begin a session for a token, and return its secret and its end."""
 
-        def begin() -> tuple[str, datetime]:
+        def store_session() -> tuple[str, datetime]:
             row = self._store.token(principal.id)
             expiry = None if row is None else row.expires
             return sessions.begin(self._store, principal.id, until=expiry)
 
-        return await run_in_threadpool(begin)
+        return await run_in_threadpool(store_session)
 
     def asks_store(self, token: str | None, session: str | None = None) -> bool:
         """Return whether :meth:`principal` has to read or write the store for a request."""

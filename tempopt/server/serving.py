@@ -124,7 +124,7 @@ class TimeoutH11Protocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process data; keep waiting while headers are incomplete."""
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
+        if self.conn.their_state is not h11.IDLE:  # the head is complete
             self._stop_timeout()
         elif self._awaited is None:
             self._start_timeout()

@@ -36,7 +36,7 @@ def diff_specs(stored_spec: StudySpec, new_spec: StudySpec) -> dict[str, str]:
 
 
 def _format_value(values: Mapping[str, Any], path: str, other_values: Mapping[str, Any]) -> str | None:
-    """Return a value as text; None for an empty mapping whose keys in the other study have lines."""
+    """Return a value as text; None for an empty mapping, if the other study's keys have lines."""
     if path not in values:
         return "not given"
     is_emptied = values[path] == {} and any(key.startswith(f"{path}.") for key in other_values)

@@ -106,7 +106,7 @@ class ProgramSection(SpecSection):
 
 
 def normalize_program(data: object) -> object:
-    """Return a spec with what follows from a section ``program:``; refuse what it takes the place of.
+    """Return a spec with the defaults of its section ``program:``; refuse sections that this one replaces.
 
     Raises:
         CollectedSpecError: There are sections of a LightningModule beside it, or neither.

@@ -173,7 +173,7 @@ class StudySpec(SpecSection):
         return {name: domain.baseline for name, domain in self.search.items() if domain.baseline != UNSET}
 
     def to_baseline(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return parameters with what the verdict is about at the baseline, and all else as it is."""
+        """Return parameters with the tested ones at the baseline, and the others unchanged."""
         if self.searches_temperature:
             return to_neutral(parameters)
         baselines = {name: value for name, value in self.baselines.items() if name in parameters}

@@ -57,7 +57,7 @@ class TemperatureSection(SpecSection):
 
 
 def check_unknown_temperature_name(name: str, temperatures: Collection[str] | None) -> str | None:
-    """Return what is wrong with a searched name of the form of a named temperature's, or None.
+    """Return what is wrong with a searched name of the form TEMPERATURE.PARAMETER, or None.
 
     Args:
         name: The searched name.

@@ -29,7 +29,7 @@ _PROBE = {"keepalives_idle": 3, "keepalives_interval": 1, "keepalives_count": 3}
 
 
 def sqlite_engine(address: DatabaseUrl, begin: str) -> Engine:
-    """Return an engine whose transactions begin with a statement, when SQLAlchemy begins them.
+    """Return an engine that runs a statement at the beginning of each transaction, before its reads.
 
     The sqlite3 module begins a transaction only at the first write, after the reads on which the write
     depends: two processes could claim the same row.

@@ -26,7 +26,7 @@ class LengthScaling(ValidatedParameters, ABC):
 
     @property
     def constant(self) -> tuple[float, float]:
-        """The two numbers in which two scalings of a class may differ; 1 where they do not."""
+        """The two numbers in which two scalings of a class may differ; 1 for one that is not used."""
         return 1.0, 1.0
 
     def elementwise_factor(self, num_keys: Any, log: Callable[[Any], Any], constant: Any = None) -> Any:

@@ -158,7 +158,7 @@ def explanation_tickets(
 
 
 def max_explanation_runs(tickets: Sequence[TicketRow], spec: StudySpec, added: Sequence[NewTicket]) -> int:
-    """Return the largest number of runs of an explanation whose next runs are ``added``."""
+    """Return the largest number of runs of an explanation, which begins with the runs ``added``."""
     if added[0].kind == "ablation":
         return len(added)
     confirm = of_kind(tickets, "confirm", of_round=current_round(tickets))

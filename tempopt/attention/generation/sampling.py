@@ -57,7 +57,7 @@ def allowed_logits(logits: Tensor, parameters: GenerationParameters) -> Tensor:
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """Return which tokens are in the smallest set of most likely tokens whose sum is at least ``top_p``."""
+    """Return a mask of the fewest most likely tokens whose probabilities sum to at least ``top_p``."""
     # ascending as in transformers, so that small probabilities are summed before large ones
     sorted_logits, order = logits.sort(dim=-1)
     mask = sorted_logits.softmax(-1).cumsum(-1) > 1 - top_p

@@ -32,7 +32,7 @@ class Data(Protocol):
     """The content of a plot."""
 
     def caption(self) -> str:
-        """Return in one or two sentences how to read the plot and what it shows, as plain text."""
+        """Return one or two sentences on how to read the plot and what it shows, as plain text."""
         ...
 
     def table(self) -> Table:

@@ -306,7 +306,7 @@ class _Evidence:
         return max(repeated_score(self._looks, plain_score), float(ndtri(1 - _MAX_P)))
 
     def _sign_p(self, against: float, sign: int) -> float:
-        """Return the one-sided p of equal differences on that side of a value, of either sign."""
+        """Return the one-sided p, by the sign test, of equal differences above (1) or below (-1) a value."""
         is_beyond = sign * (self._mean - against) > self._zero
         if not is_beyond or self._share <= 0:
             return 1.0
