@@ -107,8 +107,8 @@ def unknown(what: str, name: object, choices: Iterable[str], remedy: str = "", *
     """
     names, name = list(choices), str(name)
     # a text longer than every name has no near match, and is slow to compare
-    near = difflib.get_close_matches(name, names, n=1) if len(name) <= _WORD else []
-    hint = f' Did you mean "{near[0]}"?' if near else ""
+    near_names = difflib.get_close_matches(name, names, n=1) if len(name) <= _WORD else []
+    hint = f' Did you mean "{near_names[0]}"?' if near_names else ""
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
     listing = ", ".join(names[:_MAX_NAMES]) + more
     return (

@@ -253,11 +253,11 @@ class Agent:
         if self._pool.idle_workers():
             timeout = min(timeout, max(0.0, self._idle_until - time.monotonic()))
         channels = [interrupt.wake, *self._client.wakeup_sockets(), *by_connection]
-        for ready in wait(channels, timeout=timeout):
-            if ready is interrupt.wake:
+        for channel in wait(channels, timeout=timeout):
+            if channel is interrupt.wake:
                 raise KeyboardInterrupt
-            if ready in by_connection:
-                self._receive(by_connection[ready])
+            if channel in by_connection:
+                self._receive(by_connection[channel])
             else:
                 self._idle_until = 0.0
 
@@ -510,8 +510,8 @@ class Agent:
             while (busy := self._pool.busy_connections()) and (
                 seconds_left := deadline - time.monotonic()
             ) > 0:
-                for ready in wait(busy, timeout=seconds_left):
-                    self._receive(busy[ready])  # type: ignore[index]
+                for connection in wait(busy, timeout=seconds_left):
+                    self._receive(busy[connection])  # type: ignore[index]
         for slot in self._pool.slots:
             if slot.ticket is not None:
                 self._release_ticket(slot)

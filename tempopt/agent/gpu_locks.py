@@ -42,15 +42,15 @@ def claim_gpus(
         # one agent at a time: two agents that need two GPUs would else lock one each, and both have too few
         with FileLock(folder / "lock"):
             locks: dict[str, FileLock] = {}
-            busy: list[tuple[str, int]] = []
+            busy_cards: list[tuple[str, int]] = []
             for card in machine.cards:
                 # any thread may end the context
                 lock = FileLock(folder / card.replace("/", "+"), timeout=0, thread_local=False)
                 try:
                     locks[card] = stack.enter_context(lock)
                 except Timeout:
-                    busy.append((card, _read_holder(lock)))
-            placements = assign_fn(dataclasses.replace(machine, cards=tuple(locks), busy=tuple(busy)))
+                    busy_cards.append((card, _read_holder(lock)))
+            placements = assign_fn(dataclasses.replace(machine, cards=tuple(locks), busy=tuple(busy_cards)))
             used_cards = {card for placement in placements for card in placement.gpus or ()}
             for card, lock in locks.items():
                 if card in used_cards:

@@ -160,10 +160,10 @@ class _RankGroup(threading.Thread):
     def _forward_messages(self) -> Failed | None:
         """Forward the messages that have arrived; return a failure, and record a lost rank."""
         connections = [rank.connection for rank in self._ranks]
-        for ready in wait([self._agent, *connections]):
-            if ready is self._agent:
+        for connection in wait([self._agent, *connections]):
+            if connection is self._agent:
                 raise ConnectionResetError
-            number = connections.index(ready)  # type: ignore[arg-type]
+            number = connections.index(connection)  # type: ignore[arg-type]
             message = self._receive(number)
             if message is None:
                 self.lost_rank = number

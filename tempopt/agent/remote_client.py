@@ -400,9 +400,9 @@ class RemoteStudyClient(StudyClient):
 
     def build_request(self, ticket: TicketRow, memory_share: float | None) -> AnyRequest:
         """Return the request to a worker to train a ticket."""
-        plain = dict(self._requests[ticket.id])
-        plain |= {"program": dataclasses.asdict(self._program), "folder": str(self.folder(ticket))}
-        request = decode(json.dumps(plain).encode())
+        fields = dict(self._requests[ticket.id])
+        fields |= {"program": dataclasses.asdict(self._program), "folder": str(self.folder(ticket))}
+        request = decode(json.dumps(fields).encode())
         if isinstance(request, RunRequest):
             return dataclasses.replace(request, memory_share=memory_share)
         assert isinstance(request, ProgramRequest)

@@ -215,10 +215,8 @@ class StudyCache:
         bounds: dict[Kind, int | None] = {}
         for kind in self._unfinished_kinds():
             # sampled tickets may begin up to study.parallel ahead of the first open one of their kind
-            is_sampled = kind in SEARCH_KINDS
-            bounds[kind] = (
-                self._first_open_number(kind) + self.spec.study.parallel - 1 if is_sampled else None
-            )
+            num_ahead = self.spec.study.parallel - 1
+            bounds[kind] = self._first_open_number(kind) + num_ahead if kind in SEARCH_KINDS else None
         if self.spec.study.sampler.name == KNOWLEDGE_GRADIENT and {"baseline", "constant"} & bounds.keys():
             # the search begins after its first design, so that it does not depend on the order of ends
             bounds.pop("search", None)

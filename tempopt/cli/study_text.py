@@ -38,8 +38,8 @@ _MAX_NAMED_JOBS = 8
 def print_json(store: Store, name: str, jobs: Sequence[JobStatus]) -> None:
     """Print the documented JSON of a study."""
     result = study_result.load(store, name)
-    more = {"jobs": [asdict(job) for job in jobs], "agents_at_work": to_json(store, result.runs)}
-    print(json.dumps({**result.to_json(), **more}, indent=2, allow_nan=False))
+    work_fields = {"jobs": [asdict(job) for job in jobs], "agents_at_work": to_json(store, result.runs)}
+    print(json.dumps({**result.to_json(), **work_fields}, indent=2, allow_nan=False))
 
 
 def print_heads(store: Store, name: str) -> None:

@@ -277,14 +277,14 @@ class SlurmLauncher(Launcher):
         """Cancel waiting jobs; shut down the agents of the others, and wait until they have left."""
         deadline, next_signal_at = time.monotonic() + _CANCEL_TIMEOUT_SECONDS, 0.0
         without_requeue_ids: set[str] = set()
-        while active := {
+        while active_jobs := {
             id: state
             for id, (state, _) in _query_queue(ids).items()
             if state in _WAITING_STATES | _RUNNING_STATES
         }:
-            if waiting_ids := [id for id, state in active.items() if state in _WAITING_STATES]:
+            if waiting_ids := [id for id, state in active_jobs.items() if state in _WAITING_STATES]:
                 _run_slurm_command("scancel", "--quiet", "--state=PENDING", *waiting_ids, check=False)
-            running_ids = [id for id, state in active.items() if state in _RUNNING_STATES]
+            running_ids = [id for id, state in active_jobs.items() if state in _RUNNING_STATES]
             for id in sorted({*running_ids} - without_requeue_ids):
                 _run_slurm_command("scontrol", "update", f"JobId={id}", "Requeue=0", check=False)
                 without_requeue_ids.add(id)
@@ -292,9 +292,9 @@ class SlurmLauncher(Launcher):
             if running_ids and time.monotonic() >= next_signal_at:
                 _run_slurm_command("scancel", "--quiet", "--signal=USR2", *running_ids, check=False)
                 next_signal_at = time.monotonic() + _SIGNAL_INTERVAL_SECONDS
-            stuck_ids = [id for id, state in active.items() if state in ("SUSPENDED", "STOPPED")]
+            stuck_ids = [id for id, state in active_jobs.items() if state in ("SUSPENDED", "STOPPED")]
             if stuck_ids or time.monotonic() > deadline:
-                _run_slurm_command("scancel", "--quiet", *(stuck_ids or active), check=False)
+                _run_slurm_command("scancel", "--quiet", *(stuck_ids or active_jobs), check=False)
             time.sleep(0.5)
         self._remove_submission_files(ids)
 

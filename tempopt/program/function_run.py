@@ -117,7 +117,7 @@ class _WorkerReporter(Reporter):
         run = self._function_run
         run.take_report(value, run.last_step + 1 if step is None else step)
         self._folder.append({"step": run.last_step, "value": value})
-        if self.should_stop:
+        if self.should_stop:  # grace begins at the first report after the request
             self._stop_deadline = min(self._stop_deadline, time.monotonic() + run.request.grace)
         if run.has_diverged or time.monotonic() > self._stop_deadline:
             raise RunStopped
@@ -128,31 +128,31 @@ class _WorkerReporter(Reporter):
         return self._function_run.channel.find_stop(self._function_run.request) is not None
 
 
-def load_function(path: str) -> Callable[[Run], Any]:
+def load_function(import_path: str) -> Callable[[Run], Any]:
     """Import a function by its path.
 
     Raises:
         SpecError: There is none.
     """
-    module_name, _, name = path.rpartition(".")
+    module_name, _, name = import_path.rpartition(".")
     module = import_module(module_name, where=_SPEC_KEY)
     function: Callable[[Run], Any] | None = getattr(module, name, None)
     if function is None:
         names = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise SpecError(f"{_SPEC_KEY}: {unknown(f'function in {module_name}', name, names or ['none'])}")
     if not callable(function):
-        raise SpecError(f'{_SPEC_KEY}: "{path}" is of type {type(function).__name__}, not a function.')
+        raise SpecError(f'{_SPEC_KEY}: "{import_path}" is of type {type(function).__name__}, not a function.')
     return function
 
 
-def _to_number(value: object, path: str) -> float:
+def _to_number(value: object, import_path: str) -> float:
     try:
         # numbers of numpy and torch, too
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
         raise SpecError(
-            f"{_SPEC_KEY}: {path} has returned {value!r}, of type {type(value).__name__}. Have it return a "
-            "number."
+            f"{_SPEC_KEY}: {import_path} has returned {value!r}, of type {type(value).__name__}. Have it "
+            "return a number."
         ) from error
 
 

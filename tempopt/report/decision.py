@@ -184,8 +184,8 @@ def decide_comparison(result: ComparedData) -> Decision | None:
 def _decision_numbers(result: ComparedData, test: PairedTest | None, before: float | None) -> dict[str, Any]:
     """Return the values of the decision of a comparison, with the sign of the metric's change."""
     if test is None:
-        empty = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
-        return {**empty, "after": None, "confidence": None, "seeds": None}
+        no_numbers = dict.fromkeys(("change", "low", "high", "p_value"), math.nan)
+        return {**no_numbers, "after": None, "confidence": None, "seeds": None}
     sign = 1.0 if result.direction == "maximize" else -1.0
     low, high = sorted((sign * test.ci_low, sign * test.ci_high))
     change = sign * test.gain

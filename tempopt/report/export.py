@@ -235,11 +235,11 @@ def _callbacks(result: StudyData, export: _Export) -> list[dict[str, Any]]:
 def _checkpoint_notes(export: _Export) -> list[str]:
     """Return notes on the checkpoints that the callbacks of an attached module write."""
     assert export.attached is not None
-    evaluated = {**NEUTRAL, **export.attached.get("at_inference", export.attached["parameters"])}
+    inference_params = {**NEUTRAL, **export.attached.get("at_inference", export.attached["parameters"])}
     names = ("head_pattern", "local_share", "length_scaling", "normaliser")
-    if beside := [name for name in names if evaluated[name] != NEUTRAL[name]]:
+    if parts := [name for name in names if inference_params[name] != NEUTRAL[name]]:
         return [
-            f"Weights cannot hold {' and '.join(beside)}, so checkpoints have the temperature beside them:",
+            f"Weights cannot hold {' and '.join(parts)}, so checkpoints have the temperature beside them:",
             "load them with tempopt.load_checkpoint(model, path).",
         ]
     if not export.has_values:

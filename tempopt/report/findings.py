@@ -490,8 +490,8 @@ def _failure_findings(verdict: Verdict, result: StudyData) -> Iterator[Finding]:
     rates = verdict.failures
     if rates is None:
         return
-    limit, worse = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
-    failure = "diverged" if limit is None else f"{result.metric} {worse} {limit:g}, or diverged"
+    limit, worse_side = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
+    failure = "diverged" if limit is None else f"{result.metric} {worse_side} {limit:g}, or diverged"
     at_baseline = f"at {baseline_name(result.spec)} {_rate_text(rates.reference)}"
     end = ""
     if verdict.is_more_stable:

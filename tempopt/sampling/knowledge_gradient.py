@@ -117,12 +117,8 @@ class ArmModel:
         )
         self._base, self._weigh = 0.0, None
         if guarding is not None:
-            informative_trials = [
-                trial
-                for trial, _ in subsample_informative(
-                    [(trial, self._value(trial)) for trial in complete_trials]
-                )
-            ]
+            trial_values = [(trial, self._value(trial)) for trial in complete_trials]
+            informative_trials = [trial for trial, _ in subsample_informative(trial_values)]
             self._base = guarding.base
             weigh = guarding.feasibility_probability
             self._weigh = weigh(informative_trials, describe, seed_index_of, trends)

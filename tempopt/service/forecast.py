@@ -270,10 +270,10 @@ def _measure_run_time(spec: StudySpec, num_requested: int | None) -> RunTime:
         counts.append(num_requested or num_fitting)
         return assign_placements(need, 1, free, threads=spec.resources_here.threads)
 
-    with claim_gpus(machine, assign) as places, start_workers(places) as ready:
-        spec, started = run_dry_run(spec, ready[0], task="dry_run")
+    with claim_gpus(machine, assign) as places, start_workers(places) as workers:
+        spec, started = run_dry_run(spec, workers[0], task="dry_run")
         assert started is not None, "the dry run has not begun to train"
-        times = measure_run_times(spec, ready[0])
+        times = measure_run_times(spec, workers[0])
     validations = times.validations + (times.steps > 0 and not times.ends_validated)
     seconds = times.start + times.steps * times.step + validations * times.validate + times.test
     text = f"{format_duration(seconds)} a run, measured on {started.device}: {times.start:.2g} s to start"

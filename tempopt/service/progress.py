@@ -257,8 +257,8 @@ def _build_run_table(views: list[WorkerView], width: int) -> Table:
 
 def _draw_bar(done: int, total: int, width: int) -> Text:
     """Return a progress bar that is readable without colours, too."""
-    full = min(width, width * done // total)
-    return Text.assemble(("█" * full, "green"), ("░" * (width - full), "dim"))
+    num_full = min(width, width * done // total)
+    return Text.assemble(("█" * num_full, "green"), ("░" * (width - num_full), "dim"))
 
 
 def _format_agent(view: WorkerView) -> str:
@@ -266,8 +266,8 @@ def _format_agent(view: WorkerView) -> str:
         return f"here, {view.slot}"
     host, _, process = view.agent.partition(":")
     # the host without its domain, unless it is an address
-    short = host if host.replace(".", "").isdecimal() else host.partition(".")[0]
-    return f"{short}:{process}"
+    short_host = host if host.replace(".", "").isdecimal() else host.partition(".")[0]
+    return f"{short_host}:{process}"
 
 
 def _format_run(view: WorkerView) -> tuple[str, str, str]:

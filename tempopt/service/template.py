@@ -127,13 +127,13 @@ def render_spec_template(info: ModuleInfo, scenario: str | None = None) -> str:
     if scenario is not None and scenario not in SCENARIOS:
         raise UsageError(unknown("scenario", scenario, SCENARIOS))
     advice = UNSPECIFIED if scenario is None else SCENARIOS[scenario]
-    short = info.class_path.rpartition(".")[2]
+    class_name = info.class_path.rpartition(".")[2]
     metric = _choose_metric(info.metrics)
     direction = guess_direction(metric) if metric else None
     text = _TEMPLATE.format(
-        short=short,
+        short=class_name,
         blanks="{blanks}",
-        name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", short).lower(),
+        name=re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower(),
         metric=_format_value(metric, "the name under which validation logs it, with self.log", info.metrics),
         direction=_format_value(direction, "maximize or minimize", ()),
         confirm_on=_format_confirm_on(info),

@@ -40,11 +40,11 @@ def find_secrets(logger: object, path: str = "trainer.logger") -> list[tuple[str
 def _secrets(data: object, path: str) -> Iterator[str]:
     if isinstance(data, Mapping):
         for name, value in data.items():
-            below = f"{path}.{name}"
+            entry_path = f"{path}.{name}"
             if value and isinstance(value, str) and _SECRET.fullmatch(str(name)):
-                yield below
+                yield entry_path
             else:
-                yield from _secrets(value, below)
+                yield from _secrets(value, entry_path)
     elif isinstance(data, list | tuple):
         for number, entry in enumerate(data):
             yield from _secrets(entry, f"{path}.{number}")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 ValidateAt = Literal["final", "current"]
 
 GUARD = "/guard:"
-"""Separates the name of an evaluation_name from that of a guarded metric in the name of a measurement."""
+"""Separates the name of an evaluation from that of a guarded metric in the name of a measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

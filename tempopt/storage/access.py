@@ -48,8 +48,8 @@ class AccessRepository(Repository):
     @write_transaction
     def revoke_token(self, connection: Connection, id: str) -> bool:
         """Revoke a token, and return whether it was valid before."""
-        valid = (TOKEN.c.id == id, TOKEN.c.revoked.is_(None))
-        return bool(connection.execute(update(TOKEN).where(*valid).values(revoked=now())).rowcount)
+        conditions = (TOKEN.c.id == id, TOKEN.c.revoked.is_(None))
+        return bool(connection.execute(update(TOKEN).where(*conditions).values(revoked=now())).rowcount)
 
     @write_transaction
     def use_token(self, connection: Connection, id: str, moment: datetime) -> None:
@@ -67,8 +67,8 @@ class AccessRepository(Repository):
         for audit_row in audit_rows:
             audit_row |= {k: shorten_text(value) for k, value in audit_row.items() if isinstance(value, str)}
         connection.execute(insert(AUDIT), audit_rows)
-        newest = connection.scalar(select(func.max(AUDIT.c.number))) or 0
-        if newest % _CLEANUP_INTERVAL < len(audit_rows):
+        newest_number = connection.scalar(select(func.max(AUDIT.c.number))) or 0
+        if newest_number % _CLEANUP_INTERVAL < len(audit_rows):
             agents = AUDIT.c.action.like("POST /api/agents/%")
             _delete_old_rows(connection, (AUDIT.c.status < 400) & ~agents, MAX_AUDIT_ROWS)
             _delete_old_rows(connection, (AUDIT.c.status < 400) & agents, MAX_AGENT_AUDIT_ROWS)

@@ -63,12 +63,12 @@ def _reclaim(connection: Connection, study_id: int, agent: str, request: ClaimRe
     if request.expired:
         is_gone = or_(is_gone, TICKET.c.lease <= Clock())
     # The requesting agent is alive: it keeps its tickets even if their leases have expired.
-    free = and_(running, or_(not_held_by_asker, and_(TICKET.c.agent != agent, is_gone)))
+    is_free = and_(running, or_(not_held_by_asker, and_(TICKET.c.agent != agent, is_gone)))
     # Without locks: MySQL would lock every running ticket that it reads, and block writers.
-    ids = connection.scalars(select(TICKET.c.id).where(free).with_hint(*NEXT_TICKET_HINT)).all()
+    ids = connection.scalars(select(TICKET.c.id).where(is_free).with_hint(*NEXT_TICKET_HINT)).all()
     if not ids:
         return
-    query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(ids), free).order_by(TICKET.c.id)
+    query = select(*LOCKED_TICKET_COLUMNS).where(TICKET.c.id.in_(ids), is_free).order_by(TICKET.c.id)
     failed = {}
     for row in connection.execute(query.with_for_update(skip_locked=True)).all():
         if row.agent == agent:

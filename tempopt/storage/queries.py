@@ -111,13 +111,13 @@ def kind_clause(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:
 def number_limit_clause(max_number_by_kind: Mapping[Kind, int | None]) -> ColumnElement[bool]:
     """Return the condition that a ticket has one of the kinds, and at most the number given for it."""
     # Only by stage and number, which are in the index, so that MySQL reads and locks only matching rows.
-    free = [STAGES[kind] for kind, last_number in max_number_by_kind.items() if last_number is None]
+    stages = [STAGES[kind] for kind, last_number in max_number_by_kind.items() if last_number is None]
     bound = [
         and_(TICKET.c.stage == STAGES[kind], TICKET.c.number <= last_number)
         for kind, last_number in max_number_by_kind.items()
         if last_number is not None
     ]
-    return or_(TICKET.c.stage.in_(free) if free else false(), *bound)
+    return or_(TICKET.c.stage.in_(stages) if stages else false(), *bound)
 
 
 def since_clause(since: Mapping[Kind, int]) -> ColumnElement[bool]:

@@ -80,17 +80,15 @@ def heatmap(
     weights = np.asarray(to_wide_type(weights_QK.detach()).double().cpu().numpy())
     if not np.isfinite(weights).all():
         raise UsageError("Given attention weights that are not finite. Give a model that has not diverged.")
-    if visible_QK is None:
-        visible = np.ones(weights.shape, dtype=bool)
-    else:
-        visible = torch.broadcast_to(visible_QK, weights_QK.shape).cpu().numpy()
+    visible_QK = torch.tensor(True) if visible_QK is None else visible_QK
+    is_visible_QK = torch.broadcast_to(visible_QK, weights_QK.shape).cpu().numpy()
     q_edges, k_edges = _group_edges(weights.shape[0], rows), _group_edges(weights.shape[1], columns)
-    has_keys = visible.any(axis=1)
+    has_keys = is_visible_QK.any(axis=1)
     num_rows = np.add.reduceat(has_keys, q_edges[:-1], dtype=np.float64).clip(min=1.0)
-    visible_weights = np.where(visible, weights, 0.0)
+    visible_weights = np.where(is_visible_QK, weights, 0.0)
     cells = np.add.reduceat(np.add.reduceat(visible_weights, q_edges[:-1], axis=0), k_edges[:-1], axis=1)
     visible_cells = np.logical_or.reduceat(
-        np.logical_or.reduceat(visible, q_edges[:-1], axis=0), k_edges[:-1], axis=1
+        np.logical_or.reduceat(is_visible_QK, q_edges[:-1], axis=0), k_edges[:-1], axis=1
     )
     return Heatmap(
         cells=tuple(tuple(row) for row in (cells / num_rows[:, None]).tolist()),

@@ -496,9 +496,9 @@ def _uniform(layer: int, flatness_H2N: FloatArray) -> list[HeadMeasure]:
 
 def _positional(layer: int, shared_H2N: FloatArray) -> list[HeadMeasure]:
     ratios = _ratios(shared_H2N[:, 0], shared_H2N[:, 1], terms=2.0, min_denominator=_ROUNDING_TOLERANCE)
-    common: dict[str, Any] = {"layer": layer, "measure": "positional", "chance": 0.0}
+    fields: dict[str, Any] = {"layer": layer, "measure": "positional", "chance": 0.0}
     return [
-        HeadMeasure(head=head, score=share, low=low, high=high, value=share, p=None, named=False, **common)
+        HeadMeasure(head=head, score=share, low=low, high=high, value=share, p=None, named=False, **fields)
         for head, (share, low, high) in ratios.items()
     ]
 

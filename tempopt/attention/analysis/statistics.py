@@ -49,10 +49,10 @@ def attention_weights(
         position_Q: As for ``visible_pairs``.
     """
     options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, scale=scale)
-    logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options, position_Q=position_Q)
-    if hidden is None or empty is None:
+    logits_BHQK, hidden, is_empty = biased_logits(q_BHQD, k_BHKD, options, position_Q=position_Q)
+    if hidden is None or is_empty is None:
         return logits_BHQK.softmax(dim=-1)
-    return logits_BHQK.masked_fill(hidden, float("-inf")).softmax(dim=-1).masked_fill(empty, 0.0)
+    return logits_BHQK.masked_fill(hidden, float("-inf")).softmax(dim=-1).masked_fill(is_empty, 0.0)
 
 
 def weight_entropy(weights_BHQK: Tensor) -> Tensor:
@@ -90,8 +90,8 @@ def effective_tokens(weights_BHQK: Tensor) -> Tensor:
     The inverse participation ratio, in ecology the inverse Simpson index.
     """
     squares_BHQ = to_wide_type(weights_BHQK).square().sum(dim=-1)
-    empty = squares_BHQ == 0
-    return squares_BHQ.masked_fill(empty, 1.0).reciprocal().masked_fill(empty, 0.0)
+    is_empty = squares_BHQ == 0
+    return squares_BHQ.masked_fill(is_empty, 1.0).reciprocal().masked_fill(is_empty, 0.0)
 
 
 def locality(

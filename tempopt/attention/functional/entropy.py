@@ -202,8 +202,8 @@ def logits_term(
         valid_BQ: As for :func:`regularised_attention`.
     """
     num_keys = visible_BHQK.sum(dim=-1)
-    empty = (num_keys == 0).unsqueeze(-1)
-    entropy_BHQ = _entropy_of_logits(to_wide_type(logits_BHQK), ~visible_BHQK & ~empty, empty)
+    is_empty = (num_keys == 0).unsqueeze(-1)
+    entropy_BHQ = _entropy_of_logits(to_wide_type(logits_BHQK), ~visible_BHQK & ~is_empty, is_empty)
     return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
 
 
@@ -326,8 +326,8 @@ def _entropy_of_logits(logits_BHQK: Tensor, hidden: Tensor | None, empty: Tensor
         return 0.0 - (log_weights.exp() * log_weights).sum(dim=-1)
     log_weights = logits_BHQK.masked_fill(hidden, float("-inf")).log_softmax(dim=-1)
     # 0 ln 0 is 0, and so is its gradient: the product must not contain minus infinity.
-    finite = log_weights.masked_fill(hidden, 0.0)
-    entropy_BHQ = 0.0 - (log_weights.exp() * finite).sum(dim=-1)
+    finite_log_weights = log_weights.masked_fill(hidden, 0.0)
+    entropy_BHQ = 0.0 - (log_weights.exp() * finite_log_weights).sum(dim=-1)
     return entropy_BHQ.masked_fill(empty.squeeze(-1), 0.0)
 
 

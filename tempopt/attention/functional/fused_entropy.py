@@ -257,10 +257,10 @@ def _forward_rows(
         return None
     bits = total.log2()
     # A row whose keys are all hidden looks as if it attended to all of them equally.
-    empty = top < _HIDDEN / 2
-    entropy = (_LN_2 * (bits - moment / total)).masked_fill(empty, 0.0).squeeze(-1)
-    lse = (top + bits).masked_fill(empty, 0.0).squeeze(-1)
-    return None if out is None else (out / total).masked_fill_(empty, 0.0), entropy, lse
+    is_empty = top < _HIDDEN / 2
+    entropy = (_LN_2 * (bits - moment / total)).masked_fill(is_empty, 0.0).squeeze(-1)
+    lse = (top + bits).masked_fill(is_empty, 0.0).squeeze(-1)
+    return None if out is None else (out / total).masked_fill_(is_empty, 0.0), entropy, lse
 
 
 def _backward_kernel(

@@ -253,5 +253,5 @@ def biased_logits(
     q_len, k_len = logits_BHQK.shape[-2:]
     where: dict[str, Any] = {"position_Q": position_Q, "device": q_BHQD.device}
     pairs = visible_pairs(q_len, k_len, options.attn_mask, options.is_causal, **where)
-    empty = ~pairs.any(dim=-1, keepdim=True)
-    return logits_BHQK, ~pairs & ~empty, empty
+    is_empty = ~pairs.any(dim=-1, keepdim=True)
+    return logits_BHQK, ~pairs & ~is_empty, is_empty

@@ -93,10 +93,10 @@ def _build_dense_attention(weights_of: _Weights) -> Attention:
         q_BHQD: Tensor, k_BHKD: Tensor, v_BHKE: Tensor, options: AttentionOptions, limit: Limit
     ) -> Tensor:
         with full_precision(q_BHQD.device.type):
-            logits_BHQK, hidden, empty = biased_logits(q_BHQD, k_BHKD, options)
+            logits_BHQK, hidden, is_empty = biased_logits(q_BHQD, k_BHKD, options)
             weights_BHQK = weights_of(logits_BHQK, hidden, limit)
-            if empty is not None:
-                weights_BHQK = weights_BHQK.masked_fill(empty, 0.0)
+            if is_empty is not None:
+                weights_BHQK = weights_BHQK.masked_fill(is_empty, 0.0)
             dropped_BHQK = F.dropout(weights_BHQK, options.dropout_p)
             return (dropped_BHQK @ v_BHKE.to(weights_BHQK.dtype)).to(q_BHQD.dtype)
 
@@ -301,8 +301,8 @@ def normalised_weights(normaliser: str, logits: Tensor, limit: Limit) -> Tensor:
     if normaliser not in _WEIGHTS:
         raise UsageError(f'normaliser "{normaliser}" computes no weights. Give {", ".join(_WEIGHTS)}.')
     is_visible = above_lowest(logits)
-    empty = ~is_visible.any(dim=-1, keepdim=True)
+    is_empty = ~is_visible.any(dim=-1, keepdim=True)
     with full_precision(logits.device.type):
-        wide = logits.to(wide_type(logits)).masked_fill(~is_visible, 0.0)
-        weights = _WEIGHTS[normaliser](wide, ~is_visible & ~empty, limit)
-        return weights.masked_fill(empty, 0.0).to(logits.dtype)
+        wide_logits = logits.to(wide_type(logits)).masked_fill(~is_visible, 0.0)
+        weights = _WEIGHTS[normaliser](wide_logits, ~is_visible & ~is_empty, limit)
+        return weights.masked_fill(is_empty, 0.0).to(logits.dtype)

@@ -266,12 +266,12 @@ def calibrated_temperature(logits_NC: Tensor, target_N: Tensor) -> float:
 
     _check_calibration(logits_NC, target_N)
     logits = logits_NC.detach().double()
-    true = logits.gather(1, target_N.unsqueeze(1)).squeeze(1)
+    true_logits = logits.gather(1, target_N.unsqueeze(1)).squeeze(1)
 
     def slope(log_temperature: float) -> float:
         """Return the derivative of the mean negative log-likelihood by 1 / T, which rises with 1 / T."""
         weights = (logits * math.exp(-log_temperature)).softmax(dim=1)
-        return float(((weights * logits).sum(dim=1) - true).mean())
+        return float(((weights * logits).sum(dim=1) - true_logits).mean())
 
     low, high = math.log(LOWEST), math.log(HIGHEST)
     if slope(low) <= 0.0 or slope(high) >= 0.0:

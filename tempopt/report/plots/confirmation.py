@@ -131,15 +131,15 @@ class Differences:
         return " ".join([self._describe_seeds(), self._describe_bars(), *self._describe_other_comparisons()])
 
     def _describe_seeds(self) -> str:
-        better = sum(gain > 0 for _, gain in self.pairs)
-        many = f"on {better} of {len(self.pairs)}"
+        num_better = sum(gain > 0 for _, gain in self.pairs)
+        count_text = f"on {num_better} of {len(self.pairs)}"
         text = f"Each dot is a seed that neither searched nor chose: the winner minus {self.baseline}, "
         if not self.twin:
-            return f"{text}so right of zero the winner is better, as {many}."
-        better = sum(gain > 0 for _, gain in self.twin)
+            return f"{text}so right of zero the winner is better, as {count_text}."
+        num_better = sum(gain > 0 for _, gain in self.twin)
         return (
             f"{text}tuned again; each stroke the winner minus its twin, its own other parameters at "
-            f"{self.baseline}. Right of zero the winner is better, as {many} and on {better} of "
+            f"{self.baseline}. Right of zero the winner is better, as {count_text} and on {num_better} of "
             f"{len(self.twin)}. A gain has to hold against both; the row of both has the "
             "smaller gain, and an interval that covers the two."
         )

@@ -118,8 +118,8 @@ class EntropyData:
 
 
 def _mean(values: Sequence[float]) -> float:
-    finite = [value for value in values if math.isfinite(value)]
-    return fmean(finite) if finite else math.nan
+    finite_values = [value for value in values if math.isfinite(value)]
+    return fmean(finite_values) if finite_values else math.nan
 
 
 def entropy_data(result: StudyResult) -> EntropyData:

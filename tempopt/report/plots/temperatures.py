@@ -127,7 +127,7 @@ def controlled_temperatures(
         runs: Complete runs with these parameters; None for those of the study.
     """
     curves = [
-        (int(name.removeprefix(CONTROLLED_CURVE)), np.array(curve, dtype=float).T)
+        (int(name.removeprefix(CONTROLLED_CURVE)), np.array(curve, dtype=float).T)  # steps, values
         for run in (_runs_with_params(result, parameters) if runs is None else runs)
         for name, curve in result.measured.get(run.id, {}).items()
         if name.startswith(CONTROLLED_CURVE)
@@ -135,7 +135,7 @@ def controlled_temperatures(
     if not curves:
         return None
     paths = [(layer, curve) for layer, curve in curves if curve.shape[1] > 2]
-    logs: dict[int, list[np.ndarray]] = {}
+    logs: dict[int, list[np.ndarray]] = {}  # of each run by layer; the last step is the end of training
     for layer, (steps, taus) in paths or curves:
         logs.setdefault(layer, []).append(np.interp(progress, steps / max(steps[-1], 1.0), np.log(taus)))
     layers = [np.mean(logs[layer], axis=0) for layer in sorted(logs)]

@@ -217,8 +217,8 @@ def margin_left(
     sign = -1.0 if reference and fmean(reference) < 0 else 1.0
     slacks = []
     for of_arm, of_reference in zip(arm, reference, strict=True):
-        worse = of_arm - of_reference if side == "most" else of_reference - of_arm
-        slack = (margin * sign * of_reference if relative else margin) - worse
+        worsening = of_arm - of_reference if side == "most" else of_reference - of_arm
+        slack = (margin * sign * of_reference if relative else margin) - worsening
         rounding = _EXACT * max(abs(of_arm), abs(of_reference), margin)
         slacks.append(0.0 if abs(slack) <= rounding else slack)
     return slacks
