@@ -30,7 +30,7 @@ FloatArray = NDArray[np.float64]
 Reports = Mapping[int, float]
 
 _JITTER = 1e-8  # variance added to the diagonal, without which Cholesky may fail
-_LENGTH = np.log(0.5), 0.75
+_LENGTH = np.log(0.5), 0.75  # prior of a hyperparameter's logarithm: mean, standard deviation
 # As the square root of the number of features (Hvarfner, Hellsten and Nardi 2024, "Vanilla Bayesian
 # Optimization Performs Great in High Dimensions", equation 6): otherwise a function of many features would be
 # rough in all of them.
@@ -42,9 +42,9 @@ _SHARED = np.log(0.2), 1.0
 _TREND = np.log(0.5), 1.0
 _BOUND_STDS = 6.0
 _NOISE_BOUND_STDS = 8.0
-_NOISES = slice(-3, -1)
+_NOISES = slice(-3, -1)  # of the hyperparameters: seed signal and noise
 _MAX_ITERATIONS = 60
-_OUTLIER_FACTOR = 3.0
+_OUTLIER_FACTOR = 3.0  # distances from the median to the best; values farther below are pulled in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
