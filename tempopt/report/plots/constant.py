@@ -42,7 +42,7 @@ Points = tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelsShown:
+class ModelsData:
     """The models of one arm, evaluated at other temperatures than those of their training.
 
     Args:
@@ -105,7 +105,7 @@ class ConstantAndLearned:
     baseline: str
     label: str
     trained: Points
-    arms: Mapping[str, ModelsShown]
+    arms: Mapping[str, ModelsData]
     is_tested: bool
     steps: tuple[int, ...]
     paths: tuple[LearnedPath, ...]
@@ -225,7 +225,7 @@ def _points_at_constants(result: StudyResult, temperatures: Sequence[DisplayedTe
     return tuple(sorted(points))
 
 
-def _models_by_arm(result: StudyResult) -> dict[str, ModelsShown]:
+def _models_by_arm(result: StudyResult) -> dict[str, ModelsData]:
     verdict = result.verdict
     if not result.spec.evaluated or verdict is None or verdict.inference_only is None:
         return {}
@@ -247,7 +247,7 @@ def _last_temperatures(parameters: Mapping[str, object], names: Sequence[str]) -
 
 def _models_of_arm(
     tuned: TunedInference, last_levels: Mapping[str, float], winner: Mapping[str, object] | None
-) -> ModelsShown:
+) -> ModelsData:
     """Return the models of one arm.
 
     Args:
@@ -274,7 +274,7 @@ def _models_of_arm(
         if WINNERS_PLAN in tuned.curve:
             taus[WINNERS_PLAN] = next(iter(_last_temperatures(winner, list(last_levels)).values()))
             winners = (taus[WINNERS_PLAN], tuned.curve[WINNERS_PLAN])
-    return ModelsShown(
+    return ModelsData(
         curves={key: tuple(sorted(points)) for key, points in curves.items()},
         as_trained=as_trained,
         trained_at=last_level,
