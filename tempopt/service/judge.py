@@ -60,9 +60,7 @@ def judge(data: Any, *, direction: Direction, baseline: str | None = None) -> Ju
     if baseline is not None and baseline not in values:
         raise UsageError(unknown("baseline", baseline, values, "Give the name of a variant."))
     if all(value is None for runs in values.values() for value in runs.values()):
-        raise UsageError(
-            f"{source}: no value is finite, so nothing is compared. Give complete runs."
-        )
+        raise UsageError(f"{source}: no value is finite, so nothing is compared. Give complete runs.")
     comparison, seeds_needed = compare_values(values, baseline or next(iter(values)), direction)
     return Judgement(comparison=comparison, values=values, seeds_needed=seeds_needed, direction=direction)
 
