@@ -163,8 +163,9 @@ def loss_line(result: StudyData, comparison: Comparison) -> str:
     name = comparison.recommended_set
     if math.isinf(comparison.max_loss):
         is_equal = any(pair.answer.paired.is_equal for pair in comparison.pairs if pair.answer is not None)
-        reason = "differences are equal" if is_equal else "too few seeds"
-        return f"what {name} may lose against the best set is not bounded: {reason} (add --pairs)."
+        reason = "differences are equal (add --pairs)" if is_equal else "too few seeds (add --pairs)"
+        reason = "the seed has no effect" if comparison.unvaried else reason
+        return f"what {name} may lose against the best set is not bounded: {reason}."
     if comparison.max_loss:
         text = f"against the best set {name} loses at most {limit(comparison.max_loss)} in {result.metric}"
     else:
@@ -191,7 +192,7 @@ def _pair_findings(result: StudyData, comparison: Comparison) -> Iterator[Findin
     if len(comparison.pairs) > 1:
         text = _shared_level(comparison, len(comparison.pairs), "comparisons")
         yield Finding(kind="note", text=text)
-    yield from facts("note", _look_notes(result, comparison))
+    yield from facts("note", _seed_notes(result, comparison))
 
 
 def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
@@ -255,12 +256,12 @@ def comparison_notes(result: ComparedData, comparison: Comparison) -> Iterator[s
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
             upper_bound = limit(max(test.ci_high, 0.0), test)
             yield f"a gain above {upper_bound} is excluded ({confidence(test)})."
+    yield from _seed_notes(result, comparison)
+
+
+def _seed_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
     if comparison.unvaried:
         yield unvaried_text(comparison.unvaried)
-    yield from _look_notes(result, comparison)
-
-
-def _look_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
     yield from rounds_combined(result, comparison.round)
     if comparison.verdict_number > 1:
         level = f"{100 * comparison.alpha:.3g} %"
