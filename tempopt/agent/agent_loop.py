@@ -30,6 +30,7 @@ from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import host
 from tempopt.storage.rows import Checkpoint, Measurement, Outcome, TicketRow
 from tempopt.storage.run_code import RunCode
+from tempopt.storage.ticket_queries import are_over
 from tempopt.training.messages import (
     LOG,
     CheckpointFailed,
@@ -432,19 +433,31 @@ class Agent:
         if message.kind == "usage":
             self._release_ticket(slot)
             raise SpecError(message.message)
-        max_attempts = self._spec.study.max_attempts
-        if (
+        max_attempts, name = self._spec.study.max_attempts, self._spec.study.name
+        is_comparison = self._spec.compare is not None
+        log = f"The output is in {self._client.folder(ticket) / LOG}, and in: tempopt logs {name}"
+        has_only_failed = (
             message.kind == "error"
             and not self._client.has_finished_run()
             and ticket.failures + 1 >= max_attempts
-        ):
+        )
+        if has_only_failed and not is_comparison:
             # the code fails, not this ticket: it stays waiting, so that it runs once the code is fixed
             self._release_ticket(slot)
+            raise StudyFailed(f"The training raises in every attempt: {message.message}\n{log}")
+        self._record_lost_attempt(
+            slot,
+            message.message,
+            max_attempts=max_attempts,
+            # in a comparison it is a result of the set
+            is_unexpected=not (is_comparison and message.kind == "error"),
+        )
+        if has_only_failed and are_over(t for t in self._client.tickets().values() if t.seed == ticket.seed):
             raise StudyFailed(
-                f"The training raises in every attempt: {message.message}\nThe output is in "
-                f"{self._client.folder(ticket) / LOG}, and in: tempopt logs {self._spec.study.name}"
+                f"All sets fail on the same seed, and no run has a value yet: {message.message}\n{log}\n"
+                f"Fix the cause and repeat these runs: tempopt resume {name} --retry-failed\n"
+                f"Or go on with other seeds: tempopt resume {name}"
             )
-        self._record_lost_attempt(slot, message.message, max_attempts=max_attempts)
 
     def _on_out_of_memory(self, slot: WorkerSlot, why: str) -> None:
         """Repeat a run with a GPU to itself; a run that already had one fails permanently."""
@@ -457,19 +470,26 @@ class Agent:
             self._observer.note(f"{ticket.kind} {ticket.number} is repeated once, with a GPU to itself.")
 
     def _record_lost_attempt(
-        self, slot: WorkerSlot, why: str, *, max_attempts: int, alone: bool = False
+        self,
+        slot: WorkerSlot,
+        why: str,
+        *,
+        max_attempts: int,
+        alone: bool = False,
+        is_unexpected: bool = True,
     ) -> None:
         """Report that an attempt was lost, and free the slot; raise if too many were lost in a row.
 
         Args:
             max_attempts: Failures after which the ticket is not repeated.
             alone: Whether it needs a GPU to itself from then on.
+            is_unexpected: Whether it may be a fault of this machine, and counts in the row.
 
         Raises:
-            StudyFailed: Too many runs in a row were lost.
+            StudyFailed: Too many attempts in a row were lost.
         """
         ticket = slot.current_ticket
-        self._num_lost_in_a_row += 1
+        self._num_lost_in_a_row += is_unexpected
         change, row = build_attempt_lost(slot, why, max_attempts=max_attempts, alone=alone)
         self._client.report_attempt_lost(change, ticket, row, slot.reports)
         self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {mask_secrets(why)}")
@@ -479,9 +499,9 @@ class Agent:
         max_losses = max(max_attempts, self._spec.study.max_attempts) * len(self._pool.slots)
         if max_attempts > 1 and self._num_lost_in_a_row > max_losses:
             raise StudyFailed(
-                f"{self._num_lost_in_a_row} runs in a row were lost, the last one because "
-                f"{why.rstrip('.')}. Fix the cause, then repeat them and continue: tempopt resume "
-                f"{self._spec.study.name} --retry-failed"
+                f"{self._num_lost_in_a_row} attempts in a row were lost, the last one because "
+                f"{why.rstrip('.')}. Fix the cause, then continue: tempopt resume {self._spec.study.name} "
+                "--retry-failed (without this option runs that failed on every attempt are left out)"
             )
 
     def _on_worker_death(self, slot: WorkerSlot) -> None:

@@ -208,9 +208,9 @@ COMMANDS = {
         ),
         argument(
             "--direction NAME",
-            "maximize or minimize: which values are better (default: maximize)",
+            "maximize or minimize: which values are better (required)",
             choices=("maximize", "minimize"),
-            default="maximize",
+            required=True,
         ),
         argument("--baseline NAME", "variant that the others are compared with (default: the first)"),
         argument("--json", "print the result as JSON"),

@@ -50,7 +50,7 @@ def earlier_seeds(result: ComparedData, of_round: int) -> int:
     """Return the number of seeds that the verdict of a round shares with the verdict before."""
     rounds = rounds_of_verdict(result.runs, of_round)[:-1]
     runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
-    lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed"}
+    lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed" and not result.comparison}
     return len({(run.round, run.pair) for run in runs} - lost_pairs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tempopt.errors import StudyFailed
@@ -51,16 +51,16 @@ def comparison_findings(result: StudyData) -> list[Finding]:
     decision = decision_finding(result, comparison)
     if comparison.pairs:
         return [decision, *_pair_findings(result, comparison)]
-    text = _set_label(result, 0, comparison.reference, ", the reference")
+    text = f"{_set_line(result, 0)}, the reference."
     findings = [decision, Finding(kind="reference", text=text, params=comparison.reference_params)]
     for index, variant in enumerate(comparison.variants, start=1):
-        text = _set_label(result, index, variant.name)
+        text = _set_line(result, index)
         if len(comparison.variants) > 1:
-            text += f": {variant_text(variant, comparison)}."
-        findings.append(comparison_finding("variant", text, variant.answer, variant.params))
-    findings += facts("note", comparison_notes(result, comparison))
-    for variant in comparison.variants:
-        findings += facts("caveat", _caveats(variant, comparison.reference))
+            text += f"; gain {variant_text(variant, comparison)}"
+        findings.append(comparison_finding("variant", f"{text}.", variant.answer, variant.params))
+    findings += facts("note", [*comparison_notes(result, comparison), *_stopping_notes(result, comparison)])
+    for index, variant in enumerate(comparison.variants, start=1):
+        findings += facts("caveat", _caveats(variant, comparison.reference, _varied_names(result, index)))
         blocked = f"{variant.name} is not to be taken" if variant.better else ""
         names = (variant.name, comparison.reference)
         findings += guard_findings(variant.guards, *names, prefix=f"{variant.name}: ", blocked=blocked)
@@ -123,12 +123,11 @@ def _test_seeds(test: PairedTest) -> str:
 def _single_variant_headline(result: ComparedData, comparison: Comparison, variant: Variant) -> str:
     reference, failing = comparison.reference, failure_text(variant, comparison)
     if variant.answer is None:
-        reason = f": {failing}" if variant.fails_more else ""
-        return f"No verdict: no pair of runs of {variant.name} and {reference} could be compared{reason}."
+        return f"No verdict: no run has a finite value of {result.metric}: {failing}."
     test = variant.answer.paired
     basis = f"{_seeds_text(result, comparison, test)}, {_describe_basis(comparison)}"
     details = f"({format_ci_and_p(test)}; {basis})"
-    if variant.fails_more:
+    if variant.fails_more or (variant.answer.worse and variant.answer.diverges_more):
         return f"{NO_GAIN}: {failing} {details}."
     if variant.better or variant.answer.worse:
         higher = variant.better == (result.direction == "maximize")
@@ -142,11 +141,11 @@ def _single_variant_headline(result: ComparedData, comparison: Comparison, varia
 
 def _pairs_headline(result: ComparedData, comparison: Comparison) -> str:
     if comparison.recommended_set is None:
-        return "No verdict: no pair of runs of any two sets could be compared."
+        return f"No verdict: no run has a finite value of {result.metric}."
     num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
     seeds = seeds_text(num_seeds, earlier_seeds(result, comparison.round))
     is_first = comparison.recommended_set == comparison.unbeaten[0]
-    fewest = "" if is_first else " of those that diverge on the fewest seeds"
+    fewest = "" if is_first else " of those that fail on the fewest seeds"
     set_rank = "the only set" if len(comparison.unbeaten) == 1 else f"the first set{fewest}"
     return (
         f"{pairs_answer(comparison)}: take {comparison.recommended_set}, {set_rank} that none is shown to "
@@ -164,8 +163,9 @@ def loss_line(result: StudyData, comparison: Comparison) -> str:
     name = comparison.recommended_set
     if math.isinf(comparison.max_loss):
         is_equal = any(pair.answer.paired.is_equal for pair in comparison.pairs if pair.answer is not None)
-        reason = "differences are equal" if is_equal else "too few seeds"
-        return f"what {name} may lose against the best set is not bounded: {reason} (add --pairs)."
+        reason = "differences are equal (add --pairs)" if is_equal else "too few seeds (add --pairs)"
+        reason = "the seed has no effect" if comparison.unvaried else reason
+        return f"what {name} may lose against the best set is not bounded: {reason}."
     if comparison.max_loss:
         text = f"against the best set {name} loses at most {limit(comparison.max_loss)} in {result.metric}"
     else:
@@ -179,12 +179,9 @@ def _pair_findings(result: StudyData, comparison: Comparison) -> Iterator[Findin
     failed = {comparison.reference: comparison.variants[0].reference_failed}
     failed |= {variant.name: variant.failed for variant in comparison.variants}
     for index, name in enumerate(comparison.params_by_name):
-        text = _set_text(result, index)
-        line = name if _contains_parameters(name, text) else f"{name} ({text})"
-        mean = comparison.means.get(name)
-        line += ": no complete run" if mean is None else f": mean {mean:.5g}"
+        line = _set_line(result, index)
         if failed[name]:
-            line += f"; diverged on {failed[name]} of {comparison.variants[0].runs} seeds"
+            line += f"; failed or diverged on {failed[name]} of {comparison.variants[0].runs} seeds"
         beaten_note = "" if name in comparison.unbeaten else "; another set is shown to beat it"
         lines.append(f"{line}{beaten_note}.")
     if result.direction == "minimize":
@@ -195,7 +192,7 @@ def _pair_findings(result: StudyData, comparison: Comparison) -> Iterator[Findin
     if len(comparison.pairs) > 1:
         text = _shared_level(comparison, len(comparison.pairs), "comparisons")
         yield Finding(kind="note", text=text)
-    yield from facts("note", _look_notes(result, comparison))
+    yield from facts("note", _seed_notes(result, comparison))
 
 
 def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
@@ -211,10 +208,11 @@ def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
 def _pair_finding(pair: SetPair) -> Finding:
     answer, names = pair.answer, f"gain of {pair.name} over {pair.reference}"
     if answer is None:
-        return Finding(kind="pair", text=f"{names}: no pair of runs could be compared.")
+        return Finding(kind="pair", text=f"{names}: no run of the two has a finite value.")
     outcomes = {None: "no difference shown", pair.name: "better", pair.reference: "worse"}
     text = f"{names}: {_format_numbers(answer)}: {outcomes[pair.winner]}."
-    return comparison_finding("pair", text, answer, details=pair_caveats(answer, pair.name, pair.reference))
+    details = pair_caveats(answer, pair.name, pair.reference, "failed or diverged")
+    return comparison_finding("pair", text, answer, details=details)
 
 
 def _format_numbers(answer: PairedResult) -> str:
@@ -225,15 +223,15 @@ def _format_numbers(answer: PairedResult) -> str:
 def variant_text(variant: Variant, comparison: Comparison) -> str:
     """Return the numbers and the result of one of several variants."""
     verb = _failure_verb(comparison)
-    diverged = f"{verb} on {variant.failed} of {variant.runs} seeds" if variant.fails_more else ""
+    failed = f"{verb} on {variant.failed} of {variant.runs} seeds"
     if variant.answer is None:
-        return "no pair of runs could be compared" + (f"; {diverged}" if diverged else "")
+        return f"unknown: {failed}"
     outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
-    return f"{_format_numbers(variant.answer)}: {diverged or outcome}"
+    return f"{_format_numbers(variant.answer)}: {failed if variant.fails_more else outcome}"
 
 
 def failure_text(variant: Variant, comparison: Comparison) -> str:
-    """Return how often a variant and the reference diverged, or failed for given values."""
+    """Return how often a variant and the reference failed."""
     counts = f"{variant.failed} of {variant.runs} seeds, {comparison.reference} on {variant.reference_failed}"
     if variant.failures is not None and variant.failures.reference.runs != variant.runs:
         counts += f" of {variant.failures.reference.runs}"
@@ -241,11 +239,11 @@ def failure_text(variant: Variant, comparison: Comparison) -> str:
 
 
 def _failure_verb(comparison: Comparison) -> str:
-    return "failed" if comparison.confirmed_on is None else "diverged"
+    return "failed" if comparison.confirmed_on is None else "failed or diverged"
 
 
 def diverges_too_often(answer: PairedResult) -> bool:
-    """Return whether a gain does not count, since the arm diverges more often than the reference."""
+    """Return whether a gain does not count, since the arm fails more often than the reference."""
     return answer.diverges_more and answer.paired.significant
 
 
@@ -258,10 +256,12 @@ def comparison_notes(result: ComparedData, comparison: Comparison) -> Iterator[s
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
             upper_bound = limit(max(test.ci_high, 0.0), test)
             yield f"a gain above {upper_bound} is excluded ({confidence(test)})."
-    yield from _look_notes(result, comparison)
+    yield from _seed_notes(result, comparison)
 
 
-def _look_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
+def _seed_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
+    if comparison.unvaried:
+        yield unvaried_text(comparison.unvaried)
     yield from rounds_combined(result, comparison.round)
     if comparison.verdict_number > 1:
         level = f"{100 * comparison.alpha:.3g} %"
@@ -270,36 +270,84 @@ def _look_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
         yield "compared on the validation data."
 
 
-def pair_caveats(answer: PairedResult, name: str, reference: str) -> Iterator[str]:
-    """Yield on which seeds runs diverged or were lost, and how those count."""
+def _stopping_notes(result: StudyData, comparison: Comparison) -> Iterator[str]:
+    """Yield what several looks mean for the numbers of the first round."""
+    confirm = result.spec.study.seeds.confirm
+    answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
+    tests = [answer.paired for answer in answers if math.isfinite(answer.paired.ci_low)]
+    if not tests or confirm.min == confirm.max or comparison.round:
+        return
+    is_early = any(test.n_pairs < confirm.max for test in tests)
+    bias = "; a difference that is shown early is too large on average" if is_early else ""
+    yield f"interval and p are corrected for a test after every {confirm.min} pairs{bias}."
+
+
+def unvaried_text(names: Sequence[str]) -> str:
+    """Return why nothing is shown of sets whose runs all have the same value, and what to do."""
+    subject = f"{names[0]} has" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} each have"
+    return (
+        f"{subject} a single value on all seeds, as if the seed were ignored, so nothing is shown. Pass the "
+        "seed to the program's random generator; if it uses none, one run of each decides."
+    )
+
+
+def pair_caveats(answer: PairedResult, name: str, reference: str, failed: str = "diverged") -> Iterator[str]:
+    """Yield on which seeds runs failed or were lost, and how those count.
+
+    Args:
+        answer: The comparison.
+        name: Name of the arm.
+        reference: Name of its reference.
+        failed: How its runs fail, as a verb.
+    """
     for part in answer.components:
         if part.diverged or part.reference_diverged:
             end = "; so its gain does not count" if diverges_too_often(part) else ""
             counts = (
                 f"{part.diverged} of {part.paired.n_pairs} seeds, {reference} on {part.reference_diverged}"
             )
-            yield f"{name} diverged on {counts} (counted with the worst value reached){end}."
+            yield f"{name} {failed} on {counts} (counted with the worst value reached){end}."
     if answer.dropped:
         lost = f"a run of theirs having failed on every attempt: {answer.dropped}"
         yield f"seeds of {name} left out, {lost}."
 
 
-def unbounded_text(test: PairedTest, name: str) -> str:
-    """Return why a test has no finite interval; empty if it has one."""
-    if not math.isinf(test.ci_low):
+def noise_text(answer: PairedResult, name: str) -> str:
+    """Return what the seeds do not show of a difference, and whether more would help; empty if nothing."""
+    test = answer.paired
+    is_without_effect = test.is_equal and test.gain == 0
+    if is_without_effect or answer.is_unvaried or answer.is_reference_unvaried:
         return ""
-    reason = "the differences are equal" if test.is_equal else "too few seeds"
-    return f"{reason}: no finite interval of {name}; give more seeds"
+    advice = "; give more seeds" if math.isinf(test.ci_low) else ""
+    if test.is_equal:
+        return f"{name} differs by the same amount on every seed, so only the sign is tested{advice}"
+    return f"too few seeds for an interval of {name}{advice}" if advice else ""
 
 
-def _caveats(variant: Variant, reference: str) -> Iterator[str]:
+def same_values_text(answer: PairedResult, name: str, reference: str, cause: str) -> str:
+    """Return that two sets have equal values on every seed, and so their cause no effect; else empty."""
+    test = answer.paired
+    if not test.is_equal or test.gain != 0 or answer.diverged == test.n_pairs:
+        return ""
+    return f"{name} and {reference} have the same value on every seed: {cause} has no effect on it."
+
+
+def _varied_names(result: StudyData, index: int) -> str:
+    """Return the names of the parameters in which a set differs from the reference."""
+    sets = result.spec.compared_sets
+    names = {**sets[0].parameters, **sets[index].parameters}
+    changed = [n for n in names if sets[0].parameters.get(n) != sets[index].parameters.get(n)]
+    return " with ".join(changed)
+
+
+def _caveats(variant: Variant, reference: str, varied_names: str) -> Iterator[str]:
     if (answer := variant.answer) is None:
         return
-    if answer.paired.gain == 0 and answer.paired.is_equal:
-        yield f"{variant.name} and {reference} have the same value on every seed."
-    yield from pair_caveats(answer, variant.name, reference)
-    if text := unbounded_text(answer.paired, variant.name):
-        yield f"{text} (--pairs)."
+    if text := same_values_text(answer, variant.name, reference, varied_names):
+        yield text
+    yield from pair_caveats(answer, variant.name, reference, "failed or diverged")
+    if text := noise_text(answer, variant.name):
+        yield f"{text}."
 
 
 def _open_text(result: StudyData) -> str:
@@ -344,10 +392,13 @@ def _set_text(result: StudyData, index: int) -> str:
     return parameters_text(parameters) if parameters else "the spec as it stands"
 
 
-def _set_label(result: StudyData, index: int, name: str, role: str = "") -> str:
-    """Return the name of a set, and its parameters unless they are in the name."""
-    text = _set_text(result, index)
-    return f"{name}{role}" if _contains_parameters(name, text) else f"{name}{role}: {text}"
+def _set_line(result: StudyData, index: int) -> str:
+    """Return the name of a set, its parameters unless they are in the name, and its mean."""
+    assert result.comparison is not None
+    name, text = result.spec.compared_sets[index].name, _set_text(result, index)
+    mean = result.comparison.means.get(name)
+    label = name if _contains_parameters(name, text) else f"{name} ({text})"
+    return f"{label}: {'no complete run' if mean is None else f'mean {mean:.5g}'}"
 
 
 def _contains_parameters(name: str, text: str) -> bool:

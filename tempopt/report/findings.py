@@ -11,8 +11,8 @@ from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_co
 from tempopt.report.comparison_text import (
     comparison_findings,
     cost_line,
+    noise_text,
     pair_caveats,
-    unbounded_text,
 )
 from tempopt.report.decision import WORDS, decide, deciding_answer, outcome_of
 from tempopt.report.finding import DATA, MODELS, PAIRED_TEST, Finding, comparison_finding, facts
@@ -281,7 +281,7 @@ def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
     if verdict.confirmed_on == "program":
         yield "confirmed on the data that the program measures its value on: only the seeds are fresh."
     yield from pair_caveats(total, "the winner", baseline)
-    if (text := unbounded_text(total.paired, "the winner")) and not verdict.at_one:
+    if (text := noise_text(total, "the winner")) and not verdict.at_one:
         yield f"{text} (study.seeds.confirm)."
     if total.is_skewed:
         yield (

@@ -95,6 +95,8 @@ def _baseline_texts(spec: StudySpec) -> list[str]:
 
 def format_ci_and_p(test: PairedTest) -> str:
     """Return the interval and p of a comparison."""
+    if math.isinf(test.ci_low) and math.isinf(test.ci_high):
+        return f"no interval, p = {test.p_value:.2g}"
     interval = (
         f"{confidence(test)} interval {value_text(test.ci_low, test)} to {value_text(test.ci_high, test)}"
     )

@@ -11,7 +11,8 @@ from tempopt.report.comparison_text import (
     decision_finding,
     diverges_too_often,
     failure_text,
-    unbounded_text,
+    noise_text,
+    same_values_text,
     variant_text,
 )
 from tempopt.report.decision import decide_comparison
@@ -125,9 +126,9 @@ class Judgement:
             end = "; so its gain does not count" if diverges_too_often(answer) else ""
             failures = failure_text(variant, self.comparison)
             yield f"{failures} (counted with the worst value of the two){end}."
-        if test.gain == 0 and test.is_equal:
-            yield f"{' and '.join(names)} have the same value on every seed."
-        if text := unbounded_text(test, variant.name):
+        if text := same_values_text(answer, *names, variant.name):
+            yield text
+        if text := noise_text(answer, variant.name):
             yield f"{text}."
         if (more_seeds := self._more_seeds(variant.name, test)) is not None:
             yield (

@@ -117,6 +117,7 @@ def comparison_json(comparison: Comparison) -> dict[str, Any]:
         "worse": [variant.name for variant in comparison.variants if variant.worse],
         "reference": {"name": comparison.reference, "params": comparison.reference_params},
         "variants": [_variant_json(variant) for variant in comparison.variants],
+        **_select_fields(comparison, "unvaried"),
         "means": dict(comparison.means),
         "all_pairs": all_pairs if comparison.pairs else None,
         **_select_fields(comparison, "confirmed_on", "round"),

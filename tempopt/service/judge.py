@@ -17,7 +17,8 @@ from tempopt.verdict.judgement import compare_values
 from tempopt.verdict.statistics.paired_tests import Direction
 
 COLUMNS = ("variant", "seed", "value")
-_FORMAT = f"the columns {', '.join(COLUMNS)}, separated by commas"
+_SEPARATORS = ",;\t"
+_FORMAT = f"the columns {', '.join(COLUMNS)}, separated by commas, semicolons or tabs"
 _MAX_NAME = 100
 _INTEGER = re.compile(r"([+-]?[0-9]+)(\.0*)?")
 _MISSING = ("", "<NA>")
@@ -27,7 +28,7 @@ _Row = tuple[str, object, object, object]
 """Location of a row for messages, and its variant, seed and value."""
 
 
-def judge(data: Any, *, direction: Direction = "maximize", baseline: str | None = None) -> Judgement:
+def judge(data: Any, *, direction: Direction, baseline: str | None = None) -> Judgement:
     """Compare each variant with a baseline, given one value for each variant and seed.
 
     Variants with two or more common seeds are compared on these by the paired t-test, others by Welch's test.
@@ -46,18 +47,20 @@ def judge(data: Any, *, direction: Direction = "maximize", baseline: str | None 
         ``better``, ``not_shown`` or ``worse``.
 
     Raises:
-        UsageError: The data cannot be read, have fewer than two variants, have a seed of a variant twice, or
-            hold something that is no number; or there is no such direction or baseline.
+        UsageError: The data cannot be read, have fewer than two variants or no finite value, have a seed of a
+            variant twice, or hold something that is no number; or there is no such direction or baseline.
     """
     if direction not in ("maximize", "minimize"):
         raise UsageError(unknown("direction", direction, ("maximize", "minimize")))
     values = _read_values(data)
+    source = f"{data}" if isinstance(data, str | Path) else "The data"
     if len(values) < 2:
-        source = f"{data}" if isinstance(data, str | Path) else "The data"
         variants = f"only the variant {next(iter(values))}" if values else "no rows"
         raise UsageError(f"{source} has {variants}. Give the values of a baseline and of another variant.")
     if baseline is not None and baseline not in values:
         raise UsageError(unknown("baseline", baseline, values, "Give the name of a variant."))
+    if all(value is None for runs in values.values() for value in runs.values()):
+        raise UsageError(f"{source}: no value is finite, so nothing is compared. Give complete runs.")
     comparison, seeds_needed = compare_values(values, baseline or next(iter(values)), direction)
     return Judgement(comparison=comparison, values=values, seeds_needed=seeds_needed, direction=direction)
 
@@ -149,7 +152,10 @@ def _number_values(variant: object, values: Any) -> dict[str, Any]:
 
 def _iter_file_rows(path: Path) -> Iterator[_Row]:
     text, _ = read_text(path, _FORMAT)
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    first_line = next((line for line in text.splitlines() if line.strip()), "")
+    separators = [separator for separator in _SEPARATORS if len(first_line.split(separator)) >= len(COLUMNS)]
+    separator = separators[0] if separators else ","
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     header: list[str] = []
     try:
         for row in reader:
@@ -157,7 +163,7 @@ def _iter_file_rows(path: Path) -> Iterator[_Row]:
             if not row:
                 continue
             if not header:
-                header = [name.strip() for name in row]
+                header = [name.strip().lower() for name in row]
                 _check_columns(header, location)
             elif len(row) != len(header):
                 raise UsageError(

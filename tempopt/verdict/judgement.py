@@ -18,11 +18,12 @@ from tempopt.verdict.paired_evidence import (
     PairedRuns,
     differences_by_pair,
     paired_failures,
+    require_noise,
     values_by_pair,
 )
 from tempopt.verdict.set_comparison import Comparison, Variant
 from tempopt.verdict.statistics.failure_rates import unpaired_failure_rates
-from tempopt.verdict.statistics.paired_tests import Direction, PairedTest, paired_test
+from tempopt.verdict.statistics.paired_tests import Direction, paired_test
 from tempopt.verdict.statistics.power import pairs_needed
 from tempopt.verdict.statistics.welch import welch_size_needed, welch_test
 
@@ -77,14 +78,12 @@ def _compare(
     name: str, arm: PairedRuns, reference: PairedRuns, direction: Direction, alpha: float
 ) -> tuple[Variant, int | None]:
     """Return a variant with its result, and the number of seeds that a test needs; None if unknown."""
-    common_seeds, failures, needed = arm.pairs & reference.pairs, None, None
+    common_seeds, failures = arm.pairs & reference.pairs, None
     if is_paired := len(common_seeds) > 1 or arm.pairs == reference.pairs:
         differences = list(differences_by_pair(arm, reference, direction).values())
         test = paired_test(differences, direction=direction, alpha=alpha)
         failures = paired_failures([arm], [reference], alpha=alpha)
         diverged, reference_diverged = arm.diverged & common_seeds, reference.diverged & common_seeds
-        if _needs_more(test) and (effect := test.gain / stdev(differences)) > 0:
-            needed = pairs_needed(effect, alpha=alpha)
     else:
         values, reference_values = (
             list(values.values()) for values in values_by_pair(arm, reference, direction)
@@ -96,14 +95,18 @@ def _compare(
                 [pair in runs.diverged for pair in runs.pairs] for runs in (arm, reference)
             )
             failures = unpaired_failure_rates(failed, reference_failed, alpha=alpha)
-        if _needs_more(test):
-            needed = welch_size_needed(values, reference_values, test.gain, alpha=alpha)
     answer = PairedResult(
         paired=test,
         dropped=len(arm.pairs ^ reference.pairs) if is_paired else 0,
         diverged=len(diverged),
         reference_diverged=len(reference_diverged),
     )
+    answer, needed = require_noise(answer, [arm], [reference]), None
+    if _needs_more(answer):
+        if not is_paired:
+            needed = welch_size_needed(values, reference_values, test.gain, alpha=alpha)
+        elif (effect := test.gain / stdev(differences)) > 0:
+            needed = pairs_needed(effect, alpha=alpha)
     variant = Variant(
         name=name,
         params={},
@@ -112,9 +115,11 @@ def _compare(
         failures=failures,
         fails_more=failures is not None and failures.p_value < alpha and answer.diverges_more,
     )
-    return variant, None if answer.diverges_more else needed
+    return variant, needed
 
 
-def _needs_more(test: PairedTest) -> bool:
-    """Return whether a gain was measured that is not shown, and its noise is known."""
-    return test.gain > 0 and test.p_value >= test.alpha and math.isfinite(test.ci_high) and not test.is_equal
+def _needs_more(answer: PairedResult) -> bool:
+    """Return whether more seeds may show a measured gain: its noise is known, and no failures exclude it."""
+    test = answer.paired
+    is_unclear = test.gain > 0 and test.p_value >= test.alpha and not answer.diverges_more
+    return is_unclear and math.isfinite(test.ci_high) and not test.is_equal

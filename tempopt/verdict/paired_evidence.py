@@ -6,7 +6,8 @@ statistics.
 How failed runs count, decided before any results:
 
 * *Lost* (the infrastructure failed on every attempt): the pair is left out and counted as dropped. The
-  failure of a machine is not evidence about the temperature.
+  failure of a machine is not evidence about the temperature. In a comparison of given sets the program may
+  itself fail, so there such a run counts as a diverged one.
 * *Diverged*: leaving the pair out would reward parameters for the seeds on which they diverge. The run counts
   with the worst value that any run of the two compared arms reached: better than the truth, so a gain over an
   arm that diverges is a lower bound. So that this never creates a gain, an arm that diverged on more seeds
@@ -15,6 +16,7 @@ How failed runs count, decided before any results:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -59,6 +61,9 @@ class PairedResult:
         reference_diverged: The same for the reference.
         component_results: The comparisons of which this is the more cautious; empty for a single one.
         lost: Number of references without runs left to compare with; nothing is shown without them.
+        is_unvaried: Whether all values of the arm are equal, so that nothing is shown: the noise between
+            seeds is unknown.
+        is_reference_unvaried: The same for the reference.
         skewness: Sample skewness of the differences in standard errors under a normal distribution; None with
             fewer than six pairs, or if all differences are equal.
     """
@@ -69,6 +74,8 @@ class PairedResult:
     reference_diverged: int = 0
     component_results: tuple[PairedResult, ...] = ()
     lost: int = 0
+    is_unvaried: bool = False
+    is_reference_unvaried: bool = False
     skewness: float | None = None
 
     @property
@@ -149,15 +156,19 @@ class PairedRuns:
         return self.diverged | self.values.keys()
 
     @classmethod
-    def of(cls, tickets: Iterable[TicketRow]) -> PairedRuns:
-        """Return the values of runs by pair, and the pairs that diverged."""
+    def of(cls, tickets: Iterable[TicketRow], *, counts_failed: bool = False) -> PairedRuns:
+        """Return the values of runs by pair, and the pairs that diverged.
+
+        Args:
+            tickets: The runs of an arm.
+            counts_failed: Whether runs that failed on every attempt count as diverged; else they are lost.
+        """
+        outcomes = ("complete", "diverged", "failed") if counts_failed else ("complete", "diverged")
         tickets = list(tickets)
         values = {
             t.pair: t.value for t in tickets if is_usable(t) and t.pair is not None and t.value is not None
         }
-        diverged = {
-            t.pair for t in tickets if t.outcome in ("complete", "diverged") and t.pair is not None
-        } - values.keys()
+        diverged = {t.pair for t in tickets if t.outcome in outcomes and t.pair is not None} - values.keys()
         return cls(values=values, diverged=frozenset(diverged))
 
 
@@ -195,7 +206,11 @@ class Evidence:
 
     def runs(self, arm: str, kind: Kind = "confirm") -> list[PairedRuns]:
         """Return the runs of an arm, round by round."""
-        return [PairedRuns.of(self.tickets(kind, arm, of_round)) for of_round in self.rounds]
+        counts_failed = self.spec.compare is not None
+        return [
+            PairedRuns.of(self.tickets(kind, arm, of_round), counts_failed=counts_failed)
+            for of_round in self.rounds
+        ]
 
     def compare(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> PairedResult | None:
         """Return the comparison over the pairs without a lost run; None if there is none.
@@ -325,6 +340,32 @@ def test_keeps_share(
             )
         )
     return evidence.compare(simple, thresholds)
+
+
+def require_noise(
+    answer: PairedResult, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]
+) -> PairedResult:
+    """Return the comparison of runs that may ignore their seeds; equal values of all runs show nothing.
+
+    Runs that ignore their seeds repeat a single run, so their number is no evidence.
+
+    Args:
+        answer: The comparison.
+        arm: Its runs, by round.
+        reference: Runs of its reference, by round.
+    """
+    unvaried = [
+        len(values) > 1 and len(set(values)) == 1
+        for values in ([value for r in runs for value in r.values.values()] for runs in (arm, reference))
+    ]
+    if not any(unvaried):
+        return answer
+    return replace(
+        answer,
+        paired=replace(answer.paired, ci_low=-math.inf, ci_high=math.inf, p_value=1.0),
+        is_unvaried=unvaried[0],
+        is_reference_unvaried=unvaried[1],
+    )
 
 
 def _count_diverged_pairs(runs: Sequence[PairedRuns], differences: Sequence[Mapping[int, float]]) -> int:

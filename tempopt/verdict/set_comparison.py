@@ -37,7 +37,14 @@ from tempopt.storage.ticket_queries import (
 )
 from tempopt.temperature import TEMPERATURE_PARAMETERS, training_key
 from tempopt.verdict.guards import GuardResult, evaluate_guards
-from tempopt.verdict.paired_evidence import Evidence, PairedResult, PairedRuns, gains_of, paired_failures
+from tempopt.verdict.paired_evidence import (
+    Evidence,
+    PairedResult,
+    PairedRuns,
+    gains_of,
+    paired_failures,
+    require_noise,
+)
 from tempopt.verdict.pairs import paired_tickets
 from tempopt.verdict.statistics.failure_rates import FailureRates
 
@@ -60,10 +67,10 @@ class Variant:
     Args:
         name: Name of the variant.
         params: Complete parameter set, effective values.
-        answer: The variant against the reference; None if no pair of their runs is usable.
+        answer: The variant against the reference; None if no run of the two has a value.
         runs: Number of seeds that both were trained on.
-        failures: How often both diverged, on the seeds without a lost run; None if neither did.
-        fails_more: Whether it is shown to diverge more often.
+        failures: How often both failed (diverged, or failed on every attempt); None if neither did.
+        fails_more: Whether it is shown to fail more often.
         guards: Results of ``study.guards``.
     """
 
@@ -77,22 +84,22 @@ class Variant:
 
     @property
     def failed(self) -> int:
-        """Number of seeds on which it diverged."""
+        """Number of seeds on which it failed."""
         return 0 if self.failures is None else self.failures.arm.failed
 
     @property
     def reference_failed(self) -> int:
-        """Number of seeds on which the reference diverged."""
+        """Number of seeds on which the reference failed."""
         return 0 if self.failures is None else self.failures.reference.failed
 
     @property
     def better(self) -> bool:
-        """Whether it is shown to be better than the reference, and does not diverge on more seeds."""
+        """Whether it is shown to be better than the reference, and does not fail on more seeds."""
         return self.answer is not None and self.answer.significant
 
     @property
     def worse(self) -> bool:
-        """Whether it is shown to be worse than the reference, to diverge more often, or to break a guard."""
+        """Whether it is shown to be worse than the reference, to fail more often, or to break a guard."""
         is_worse = self.answer is not None and self.answer.worse
         return is_worse or self.fails_more or any(guard.state == "broken" for guard in self.guards)
 
@@ -109,7 +116,7 @@ class SetPair:
     Args:
         name: The later one.
         reference: The earlier one.
-        answer: The later one against the earlier, at its share of the level; None if no pair is usable.
+        answer: The later one against the earlier, at its share of the level; None without any value.
     """
 
     name: str
@@ -177,6 +184,14 @@ class Comparison:
         return max(candidates, key=lambda candidate: candidate[0])[1] if candidates else None
 
     @property
+    def unvaried(self) -> list[str]:
+        """The sets whose runs all have the same value, so that nothing is shown of them."""
+        answers = {variant.name: variant.answer for variant in self.variants if variant.answer is not None}
+        is_reference_unvaried = any(answer.is_reference_unvaried for answer in answers.values())
+        unvaried = [name for name, answer in answers.items() if answer.is_unvaried]
+        return [self.reference, *unvaried] if is_reference_unvaried else unvaried
+
+    @property
     def main(self) -> Variant | None:
         """The variant that the decision is about: the best or the only one; None if there is none."""
         if self.pairs:
@@ -202,7 +217,7 @@ class Comparison:
     def recommended_set(self) -> str | None:
         """The recommended set: the best variant; with all pairs the first set that none is shown to beat.
 
-        A set that diverges on more seeds than another unbeaten set is passed over.
+        A set that fails on more seeds than another unbeaten set is passed over.
         """
         if not self.pairs:
             return None if self.best is None else self.best.name
@@ -294,8 +309,9 @@ def _reference_and_variants(spec: StudySpec) -> tuple[ComparedSet, list[Compared
 def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
     """Return the sets that need more pairs after a round whose tickets have all ended.
 
-    A variant gets no more pairs once it is shown to be better or worse than the reference. If every two sets
-    are compared, all of them get more until each comparison is decided.
+    A variant gets no more pairs once it is shown to be better or worse than the reference, no run of the two
+    has a value, or the values of neither vary. If every two sets are compared, all of them get more until
+    each comparison is decided.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     num_pairs = pairs_of(confirm)
@@ -303,16 +319,21 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
         return []
     reference, variants = _reference_and_variants(spec)
     if spec.study.all_pairs:
-        is_decided = all(pair.winner for pair in _compare_sets(tickets, spec, of_round))
+        is_decided = all(_is_decided(pair.answer) for pair in _compare_sets(tickets, spec, of_round))
         return [] if is_decided else [reference, *variants]
-    undecided_names = []
+    undecided_sets = []
     for variant in variants:
         # a variant with fewer pairs was decided at an earlier look
         if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == num_pairs:
-            answer = _variant_answer(tickets, spec, of_round, variant.name)
-            if answer is None or not (answer.significant or answer.worse):
-                undecided_names.append(variant)
-    return [reference, *undecided_names] if undecided_names else []
+            if not _is_decided(_variant_answer(tickets, spec, of_round, variant.name)):
+                undecided_sets.append(variant)
+    return [reference, *undecided_sets] if undecided_sets else []
+
+
+def _is_decided(answer: PairedResult | None) -> bool:
+    if answer is None or answer.significant or answer.worse:
+        return True
+    return answer.is_unvaried and answer.is_reference_unvaried
 
 
 # ---- what they say
@@ -373,7 +394,7 @@ def _compare_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) 
         SetPair(
             name=name,
             reference=reference,
-            answer=evidence.compare(evidence.runs(name), evidence.runs(reference)),
+            answer=_compare_runs(evidence, name, reference),
         )
         for reference, name in combinations(names, 2)
     )
@@ -429,7 +450,17 @@ def _variant_answer(
     tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
 ) -> PairedResult | None:
     evidence = _variant_evidence(tickets, spec, of_round, variant)
-    return evidence.compare(evidence.runs(variant), evidence.runs(_reference_and_variants(spec)[0].name))
+    return _compare_runs(evidence, variant, _reference_and_variants(spec)[0].name)
+
+
+def _compare_runs(evidence: Evidence, name: str, reference: str) -> PairedResult | None:
+    """Return the comparison of two sets; None if no run of the two has a value."""
+    runs, reference_runs = evidence.runs(name), evidence.runs(reference)
+    if not any(round_runs.values for round_runs in (*runs, *reference_runs)):
+        return None
+    answer = evidence.compare(runs, reference_runs)
+    # tempopt sets the seed of a module, but cannot see whether a program uses its own
+    return require_noise(answer, runs, reference_runs) if answer and evidence.spec.program else answer
 
 
 def gains_of_set(
@@ -437,7 +468,7 @@ def gains_of_set(
 ) -> list[tuple[int, float]]:
     """Return the gain of a set over another one on each usable pair, numbered over the rounds.
 
-    Larger is better for any direction; pairs with a lost run are left out.
+    Larger is better for any direction.
     """
     numbered_gains, pair_offset = [], 0
     for round_number in rounds_of_verdict(tickets, of_round):
@@ -445,7 +476,10 @@ def gains_of_set(
         set_tickets = [ticket for ticket in confirm if ticket.arm == name]
         set_pairs = {ticket.pair for ticket in set_tickets}
         reference_tickets = [t for t in confirm if t.arm == reference and t.pair in set_pairs]
-        gains = gains_of(PairedRuns.of(set_tickets), PairedRuns.of(reference_tickets), spec)
+        set_runs, reference_runs = (
+            PairedRuns.of(runs, counts_failed=True) for runs in (set_tickets, reference_tickets)
+        )
+        gains = gains_of(set_runs, reference_runs, spec)
         numbered_gains += [(pair_offset + pair, gain) for pair, gain in gains.items()]
         pair_offset += pairs_of(confirm)
     return numbered_gains

@@ -40,7 +40,12 @@ from tempopt.verdict.pairs import (
     search_tickets,
     tuning_tickets,
 )
-from tempopt.verdict.set_comparison import compare_tickets, more_compare_pairs, remaining_comparison_runs
+from tempopt.verdict.set_comparison import (
+    compare_tickets,
+    evaluate_comparison,
+    more_compare_pairs,
+    remaining_comparison_runs,
+)
 
 if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
@@ -196,7 +201,8 @@ def failed_runs_to_requeue(
         for ticket in tickets
         if ticket.state == "failed" and _is_still_needed(ticket, tickets, spec, confirm, has_verdict)
     ]
-    lost = _num_missing_pairs(tickets, this_round) if has_verdict else 0
+    # a comparison lacks none: there a failure is a result
+    lost = _num_missing_pairs(tickets, this_round) if has_verdict and spec.compare is None else 0
     count = max(_MIN_ADDED_PAIRS, lost) if lost > 0 else 0
     return tickets_to_requeue, further_pairs(tickets, spec, count) if count else []
 
@@ -217,6 +223,9 @@ def further_pairs(tickets: Sequence[TicketRow], spec: StudySpec, count: int) -> 
 def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     """Return whether the current round has a verdict."""
     decided = bool(further_pairs(tickets, spec, 1))
+    if spec.compare is not None:
+        comparison = evaluate_comparison(tickets, spec) if decided else None
+        return comparison is not None and any(variant.answer for variant in comparison.variants)
     if not spec.is_about_temperature:
         return decided
     return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None

@@ -18,6 +18,12 @@ echo "val_bpb: $2$(printf '00%04d' $(($1 % 9973)))"
 """
 COMMAND = "sh noisy.sh {seed} {gain}"
 WITHOUT_EFFECT = "sh noisy.sh {seed} 1. {gain}"
+WITHOUT_SEED = "sh noisy.sh 1 {gain} {seed}"
+# fails on the first and the third seed, whatever the parameter
+FAILING = (
+    "sh -c 'touch seeds; grep -qx $0 seeds || echo $0 >> seeds; "
+    "case $(grep -nx $0 seeds) in 1:*|3:*) exit 7;; esac; sh noisy.sh $0 $1' {seed} {gain}"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +40,12 @@ def compare(command: str, *words: str, direction: str = "minimize") -> int:
 
 @pytest.mark.parametrize(
     ("command", "direction", "code"),
-    [(COMMAND, "minimize", 0), (COMMAND, "maximize", 4), (WITHOUT_EFFECT, "minimize", 3)],
+    [
+        (COMMAND, "minimize", 0),
+        (COMMAND, "maximize", 4),
+        (WITHOUT_EFFECT, "minimize", 3),
+        (WITHOUT_SEED, "minimize", 3),
+    ],
 )
 def test_the_exit_code_says_which_value_is_better(
     command: str, direction: str, code: int, capsys: pytest.CaptureFixture[str]
@@ -98,7 +109,23 @@ def test_a_command_that_gives_no_value_is_answered_in_words(
 def test_values_that_are_not_finite_are_no_gain(capsys: pytest.CaptureFixture[str]) -> None:
     command = "sh -c 'test $1 = 1.5 && echo val_bpb 2 || echo val_bpb nan' - {gain} {seed}"
     assert compare(command, "--pairs", "4") in (3, 4)
-    assert "gain=1.25 diverged on 4 of 4 seeds" in capsys.readouterr().out
+    assert "gain=1.25 failed or diverged on 4 of 4 seeds" in capsys.readouterr().out
+    assert compare("echo val_bpb nan {gain} {seed}") == 1
+    assert "No verdict: no run has a finite value of val_bpb" in capsys.readouterr().out
+
+
+def test_seeds_on_which_all_sets_fail_end_in_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare(FAILING, "--pairs", "8") == 1
+    (resume,) = re.findall(r"other seeds: tempopt (resume \S+)", capsys.readouterr().err)
+    assert cli.main([*resume.split(), "--workers", "1", "--no-report"]) == 0
+    text = capsys.readouterr().out
+    assert "Gain shown" in text and "gain=1.25 failed or diverged on 2 of 8 seeds, gain=1.5 on 2" in text
+
+
+def test_a_set_that_always_fails_is_worse(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "sh -c 'test $1 = 1.5 || exit 7; sh noisy.sh $0 $1' {seed} {gain}"
+    assert compare(command, "--pairs", "6", "--set", "study.max_attempts=1") == 4
+    assert "No gain shown: gain=1.25 failed or diverged on 6 of 6 seeds" in capsys.readouterr().out
 
 
 def test_a_command_that_prints_very_much_is_read_to_its_last_value(
@@ -117,7 +144,7 @@ def test_a_command_that_hangs_is_ended_and_named(capsys: pytest.CaptureFixture[s
     assert compare("sleep 1000{seed}{gain}", *words) == 1
     captured_output = capsys.readouterr()
     assert "has made no step" in captured_output.out
-    assert "No verdict: no pair of runs" in captured_output.out
+    assert "No verdict: no run has a finite value" in captured_output.out
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from tempopt import cli
 
 BETTER = {"old": [0.50, 0.52, 0.49, 0.51], "new": [0.60, 0.63, 0.58, 0.61]}
 EQUAL = {"old": [0.50, 0.52, 0.49, 0.51], "new": [0.51, 0.50, 0.50, 0.52]}
+UP = ["--direction", "maximize"]
 # What a verdict on given numbers has no use for.
 NOT_LOADED = ("torch", "lightning", "optuna", "sqlalchemy", "scipy.stats", "pandas", "rich", "plotly")
 
@@ -32,14 +33,14 @@ def write(path: Path, values: dict[str, list[float]]) -> Path:
 @pytest.mark.parametrize(
     ("values", "options", "code", "words"),
     [
-        (BETTER, [], 0, "Gain shown: value is higher by 0.100 with new than with old (95 % interval 0.0"),
+        (BETTER, UP, 0, "Gain shown: value is higher by 0.100 with new than with old (95 % interval 0.0"),
         (BETTER, ["--direction", "minimize"], 4, "No gain shown: new is worse: value is higher by 0.100"),
-        (BETTER, ["--baseline", "new"], 4, "No gain shown: old is worse: value is lower by 0.100"),
+        (BETTER, [*UP, "--baseline", "new"], 4, "No gain shown: old is worse: value is lower by 0.100"),
         (BETTER, ["--baseline", "new", "--direction", "minimize"], 0, "Gain shown: value is lower by 0.100"),
-        (EQUAL, [], 3, "No gain shown: the gain of new over old in value is +0.00"),
+        (EQUAL, UP, 3, "No gain shown: the gain of new over old in value is +0.00"),
         (
             BETTER | {"bad": [0.1, 0.2, 0.1, 0.1]},
-            [],
+            UP,
             0,
             "Gain shown: in value new is better than old; bad is",
         ),
@@ -63,9 +64,11 @@ def test_the_exit_code_and_the_first_line_are_those_of_compare(
 
 
 def test_json_is_what_python_returns(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["judge", "results.csv", "--json"]) == 0
+    assert cli.main(["judge", "results.csv", "--json", *UP]) == 0
     data = json.loads(capsys.readouterr().out)
-    assert data == json.loads(json.dumps(tempopt.judge(results).to_json(), allow_nan=False))
+    assert data == json.loads(
+        json.dumps(tempopt.judge(results, direction="maximize").to_json(), allow_nan=False)
+    )
     assert set(data) == {"metric", "direction", "decision", "findings", "comparison"}
     decision, (variant,) = data["decision"], data["comparison"]["variants"]
     assert (decision["outcome"], decision["use"], decision["baseline"]) == ("gain", "new", "old")
@@ -78,7 +81,7 @@ def test_a_file_that_is_not_as_it_should_be_is_a_usage_error(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results.write_text(results.read_text() + "\nnew,3,0.5\n")
-    assert cli.main(["judge", "results.csv"]) == 2
+    assert cli.main(["judge", "results.csv", *UP]) == 2
     captured_output = capsys.readouterr()
     assert captured_output.out == ""
     assert captured_output.err == (
@@ -87,9 +90,14 @@ def test_a_file_that_is_not_as_it_should_be_is_a_usage_error(
     )
 
 
+def test_the_direction_is_not_guessed(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["judge", "results.csv"]) == 2
+    assert "--direction" in capsys.readouterr().err
+
+
 def test_it_loads_neither_a_trainer_nor_a_database_nor_scipys_tests(results: Path) -> None:
     program = (
-        "import sys; from tempopt import cli; code = cli.main(['judge', 'results.csv']); "
+        f"import sys; from tempopt import cli; code = cli.main(['judge', 'results.csv', *{UP}]); "
         f"print(code, [name for name in {NOT_LOADED} if name in sys.modules], file=sys.stderr)"
     )
     process = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

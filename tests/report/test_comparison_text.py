@@ -31,7 +31,10 @@ def test_a_gain_is_said_with_its_numbers_and_both_sets(make_comparison: Any) -> 
     assert (decision["outcome"], decision["use"], decision["baseline"]) == ("gain", "B", "A")
     assert decision["about"] == "B" and decision["change"] == data["comparison"]["variants"][0]["gain"]
     assert (finding["state"], finding["gain"]) == ("shown", decision["change"])
-    assert lines[1:3] == ["  A, the reference: the spec as it stands", "  B: lr=0.1"]
+    assert lines[1:3] == [
+        "  A (the spec as it stands): mean 0.65, the reference.",
+        "  B (lr=0.1): mean 0.765.",
+    ]
     assert lines[-1] == "  cost: 16 s of training in 8 runs."
 
 
@@ -69,8 +72,9 @@ def test_several_variants_are_told_one_by_one_and_what_they_share(make_compariso
     )
     decision = make_comparison(worth, *sets[:1], *sets[2:]).to_json()["decision"]
     assert (decision["outcome"], decision["use"], decision["change"]) == ("worse", "old", None)
-    assert lines[1] == "  old, the reference: temperature_init=2"
-    assert lines[2].startswith("  good: lr=1: +1.01") and lines[2].endswith("; 4 seeds): better.")
+    assert lines[1] == "  old (temperature_init=2): mean 0.5, the reference."
+    assert lines[2].startswith("  good (lr=1): mean 1.515; gain +1.015 (")
+    assert lines[2].endswith("; 4 seeds): better.")
     assert lines[3].endswith("): worse.") and lines[4].endswith("): no difference shown.")
     assert "(98.33 % interval" in lines[2]
     assert lines[5] == (
@@ -87,7 +91,11 @@ def test_several_variants_are_told_one_by_one_and_what_they_share(make_compariso
 
 def test_what_is_odd_about_the_runs_is_said(make_comparison: Any) -> None:
     text = "\n".join(full_lines(make_comparison(lambda arm, pair: 0.5)))
-    assert "B and A have the same value on every seed." in text
+    assert "B and A have the same value on every seed: lr has no effect on it." in text
+    assert "more seeds" not in text
+    text = "\n".join(full_lines(make_comparison(lambda arm, pair: pair + 0.1 * (arm == "B"))))
+    assert "+0.10 (no interval, p = 0.12; 4 fresh seeds" in text and "∞" not in text
+    assert "B differs by the same amount on every seed, so only the sign is tested; give more seeds." in text
 
     def worth(arm: str, pair: int) -> Any:
         if arm == "A":
@@ -95,8 +103,7 @@ def test_what_is_odd_about_the_runs_is_said(make_comparison: Any) -> None:
         return {0: "lost", 1: None}.get(pair, 0.9)
 
     text = "\n".join(full_lines(make_comparison(worth, study__confirm_on="validate")))
-    assert "B diverged on 1 of 3 seeds, A on 0 (counted with the worst value reached)" in text
-    assert "seeds of B left out, a run of theirs having failed on every attempt: 1." in text
+    assert "B failed or diverged on 2 of 4 seeds, A on 0 (counted with the worst value reached)" in text
     assert "compared on the validation data." in text
     assert "failed on every attempt: 1 (confirm 1: gone)." in text
 
@@ -104,11 +111,13 @@ def test_what_is_odd_about_the_runs_is_said(make_comparison: Any) -> None:
 def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_comparison: Any) -> None:
     lines = full_lines(make_comparison(gaining_worth(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
-    lines = full_lines(make_comparison(lambda arm, pair: "lost" if arm == "B" else 0.5))
-    assert lines[0] == "No verdict: no pair of runs of B and A could be compared."
+    lines = full_lines(make_comparison(lambda arm, pair: "lost" if arm == "B" else None))
+    assert lines[0] == (
+        "No verdict: no run has a finite value of val_accuracy: B failed or diverged on 4 of 4 seeds, A on 4."
+    )
     study_settings = {"study__seeds": {"confirm": 6}}
     lines = full_lines(make_comparison(lambda arm, pair: None if arm == "B" else 0.5, **study_settings))
-    assert lines[0].startswith("No gain shown: B diverged on 6 of 6 seeds, A on 0")
+    assert lines[0].startswith("No gain shown: B failed or diverged on 6 of 6 seeds, A on 0")
 
 
 def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_comparison: Any) -> None:
@@ -127,7 +136,7 @@ def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_comparison
     assert variant["params"] == {"lr": 0.1} and variant["significant"] and not variant["worse"]
     assert variant["gain"] == pytest.approx(0.115) and variant["ci_low"] > 0 and variant["n_pairs"] == 4
     assert (variant["dropped"], variant["diverged"], variant["reference_diverged"]) == (0, 0, 0)
-    comparison_lost = make_comparison(lambda arm, pair: "lost" if arm == "B" else 0.5).to_json()["comparison"]
+    comparison_lost = make_comparison(lambda arm, pair: "lost").to_json()["comparison"]
     assert comparison_lost["outcome"] == "not_shown" and comparison_lost["variants"][0]["gain"] is None
     # a kind of which there will be no run is not unknown
     requested = {kind: counts["requested"] for kind, counts in data["tickets"].items()}

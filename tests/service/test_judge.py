@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import tempopt
 from tempopt.errors import UsageError
 
+judge = functools.partial(tempopt.judge, direction="maximize")
 OLD = {1: 0.91, 2: 0.92, 3: 0.90, 4: 0.93}
 NEW = {1: 0.93, 2: 0.95, 3: 0.92, 4: None}
 ROWS = [(name, seed, value) for name, runs in (("old", OLD), ("new", NEW)) for seed, value in runs.items()]
@@ -47,8 +49,8 @@ class ColumnTable:
     ids=["mappings", "tuples", "rows", "iterator", "frame", "shuffled", "nullable", "float32", "columns"],
 )
 def test_all_forms_of_the_same_results_have_the_same_verdict(data: Any) -> None:
-    expected = tempopt.judge({"old": OLD, "new": NEW}).to_json()["comparison"]
-    comparison = tempopt.judge(data).to_json()["comparison"]
+    expected = judge({"old": OLD, "new": NEW}).to_json()["comparison"]
+    comparison = judge(data).to_json()["comparison"]
     variant, expected_variant = comparison["variants"][0], expected["variants"][0]
     for name in ("gain", "ci_low", "ci_high", "p_value"):
         assert variant[name] == pytest.approx(expected_variant[name], rel=1e-4, abs=1e-8)
@@ -58,7 +60,7 @@ def test_all_forms_of_the_same_results_have_the_same_verdict(data: Any) -> None:
 def test_a_file_is_read_as_its_rows_are(tmp_path: Path) -> None:
     FRAME.to_csv(tmp_path / "results.csv", index=False)
     for path in (tmp_path / "results.csv", str(tmp_path / "results.csv")):
-        assert tempopt.judge(path).to_json() == tempopt.judge(ROWS).to_json()
+        assert judge(path).to_json() == judge(ROWS).to_json()
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,9 @@ def test_a_file_is_read_as_its_rows_are(tmp_path: Path) -> None:
         GOOD.replace("old", '"old"').replace("0.7\n", '"0.7"\n'),
         GOOD.replace("0.7\n", "7e-1\n").replace("0.5", "+.5"),
         GOOD.replace("1,0", "1.0,0").replace("new,2", "new,02"),
+        GOOD.replace(",", ";"),
+        GOOD.replace(",", "\t"),
+        GOOD.replace(HEADER, "Variant, SEED, Value\n"),
         "value,note,variant,seed\n0.5,a,old,1\n0.6,,old,2\n0.7,c,new,1\n0.75,d,new,2\n",
     ],
 )
@@ -79,14 +84,14 @@ def test_the_same_table_may_be_written_in_several_ways(text: str, tmp_path: Path
     path, plain_path = tmp_path / "results.csv", tmp_path / "plain.csv"
     path.write_text(text, encoding="utf-8", newline="")
     plain_path.write_text(GOOD, encoding="utf-8")
-    assert tempopt.judge(path).to_json() == tempopt.judge(plain_path).to_json()
+    assert judge(path).to_json() == judge(plain_path).to_json()
 
 
 @pytest.mark.parametrize("value", ["", " ", "nan", "NaN", "inf", "-Infinity", "1e101", "1e999"])
 def test_a_run_without_a_finite_value_has_failed(value: str, tmp_path: Path) -> None:
     path = tmp_path / "results.csv"
     path.write_text(GOOD.replace("0.75", value), encoding="utf-8")
-    judgement = tempopt.judge(path)
+    judgement = judge(path)
     assert judgement.comparison.variants[0].failed == 1
     assert "new: mean 0.7 of 2 seeds, of which 1 failed." in str(judgement)
 
@@ -100,9 +105,9 @@ MALFORMED = {
     "no variant": (GOOD.replace("variant", "model"), "no column variant"),
     "no seed": ("variant,value\nold,1\nnew,2\n", "no column seed"),
     "no value": (GOOD.replace("value", "val_loss"), "no column value"),
-    "capitals": (GOOD.replace(HEADER, "Variant,Seed,Value\n"), "no column variant"),
-    "semicolons": (GOOD.replace(",", ";"), "no column variant"),
-    "tabs": (GOOD.replace(",", "\t"), "no column variant"),
+    "capitals": (GOOD.replace(HEADER, "variant,seed,Value,value\n"), "more than one column value"),
+    "mixed": (GOOD.replace(HEADER, "variant;seed,value\n"), "no column variant"),
+    "nothing finite": (f"{HEADER}old,1,nan\nnew,1,\n", "no value is finite"),
     "column twice": (GOOD.replace(HEADER, "variant,seed,value,value\n"), "more than one column value"),
     "word": (GOOD.replace("0.7\n", "good\n"), "line 4: the value 'good' is not a number"),
     "not available": (GOOD.replace("0.7\n", "NA\n"), "line 4: the value 'NA' is not a number"),
@@ -137,7 +142,7 @@ def test_a_malformed_file_is_one_message(text: str, message: str, tmp_path: Path
     path = tmp_path / "results.csv"
     path.write_text(text, encoding="utf-8", newline="")
     with pytest.raises(UsageError) as raised:
-        tempopt.judge(path)
+        judge(path)
     lines = str(raised.value).splitlines()
     assert len(lines) == 1 and lines[0].isprintable() and len(lines[0]) < 700
     assert message in lines[0] and str(path) in lines[0]
@@ -148,7 +153,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.csv").write_bytes(GOOD.replace("new", "n\xe4u").encode("latin-1"))
     for name, message in (("latin.csv", "not a text file"), ("no.csv", "cannot be read"), ("", "a folder")):
         with pytest.raises(UsageError, match=message):
-            tempopt.judge(tmp_path / name)
+            judge(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -172,25 +177,25 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 )
 def test_data_of_another_form_are_refused(data: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        tempopt.judge(data)
+        judge(data)
 
 
 def test_a_baseline_or_direction_that_there_is_not_is_refused() -> None:
     with pytest.raises(UsageError, match='Unknown baseline "odl".*Did you mean "old"'):
-        tempopt.judge(ROWS, baseline="odl")
+        judge(ROWS, baseline="odl")
     with pytest.raises(UsageError, match='Unknown direction "up"'):
         tempopt.judge(ROWS, direction="up")  # type: ignore[arg-type]
 
 
 def test_lists_make_no_pairs_and_seeds_do() -> None:
-    lists = tempopt.judge({"old": list(OLD.values()), "new": np.array([0.93, 0.95, 0.92])})
+    lists = judge({"old": list(OLD.values()), "new": np.array([0.93, 0.95, 0.92])})
     assert lists.comparison.variants[0].answer.paired.sample_sizes == (3, 4)
     assert "independent samples (Welch's t-test)" in str(lists)
-    assert "4 seeds, paired t-test" in str(tempopt.judge({"old": OLD, "new": NEW}))
+    assert "4 seeds, paired t-test" in str(judge({"old": OLD, "new": NEW}))
 
 
 def test_what_is_said_of_seeds_that_one_variant_lacks() -> None:
-    text = str(tempopt.judge({"old": dict.fromkeys(range(20), 0.5), "new": {0: 0.6, 1: 0.5, 2: 0.4, "x": 1}}))
+    text = str(judge({"old": dict.fromkeys(range(20), 0.5), "new": {0: 0.6, 1: 0.5, 2: 0.4, "x": 1}}))
     assert "not in pairs, as new lacks them: seeds 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 7 more of old." in text
     assert "not in pairs, as old lacks them: seeds x of new." in text
 
@@ -199,7 +204,7 @@ def test_what_is_said_of_seeds_that_one_variant_lacks() -> None:
     "new", [{1: 1.5, 2: 2.0, 3: 2.5}, {4: 1.5, 5: 2.0, 6: 2.5, 7: 2.0}], ids=["paired", "samples"]
 )
 def test_a_gain_that_is_not_shown_says_how_many_more_seeds_it_takes(new: dict[int, float]) -> None:
-    judgement = tempopt.judge({"old": {1: 1.0, 2: 2.0, 3: 1.5}, "new": new})
+    judgement = judge({"old": {1: 1.0, 2: 2.0, 3: 1.5}, "new": new})
     variant = judgement.to_json()["comparison"]["variants"][0]
     assert variant["more_seeds"] == variant["seeds_needed"] - 3 > 0
     assert f"{variant['more_seeds']} more seeds would show a gain of new" in str(judgement)
@@ -216,7 +221,7 @@ def test_a_gain_that_is_not_shown_says_how_many_more_seeds_it_takes(new: dict[in
 )
 def test_no_number_of_seeds_where_more_of_them_may_not_help(new: dict[int, float], gain: float) -> None:
     old = dict(zip(new, (1.0, 2.0, 1.5, 1.1), strict=False))
-    judgement = tempopt.judge({"old": old, "new": new})
+    judgement = judge({"old": old, "new": new})
     answer = judgement.comparison.variants[0].answer
     assert answer is not None and answer.paired.gain == pytest.approx(gain, abs=0.1)
     assert judgement.seeds_needed == {"new": None} and "more seeds would" not in str(judgement)
@@ -224,9 +229,9 @@ def test_no_number_of_seeds_where_more_of_them_may_not_help(new: dict[int, float
 
 def test_the_baseline_is_the_first_variant_or_the_named_one() -> None:
     values = {name: {seed: float(seed % 3) for seed in range(5)} for name in ("a", "b", "c")}
-    assert tempopt.judge(values).comparison.reference == "a"
-    judgement = tempopt.judge(values, baseline="b")
+    assert judge(values).comparison.reference == "a"
+    judgement = judge(values, baseline="b")
     assert judgement.comparison.reference == "b"
     assert [variant.name for variant in judgement.comparison.variants] == ["a", "c"]
-    assert "a and b have the same value on every seed." in str(judgement)
+    assert "a and b have the same value on every seed: a has no effect on it." in str(judgement)
     assert repr(judgement).startswith("Judgement('No gain shown: in value none of a, c is shown")

@@ -51,7 +51,8 @@ def test_gain_interval_and_p_are_scipys(runs: list[ValuesBySeed], direction: Dir
         assert (test.n_pairs, test.sample_sizes) == (
             (len(common), None) if is_paired else (0, (len(arm), len(reference)))
         )
-        if np.ptp(differences if is_paired else np.concatenate([s - np.mean(s) for s in samples])) < 1e-9:
+        is_unvaried = any(len(set(runs_of.values())) == 1 for runs_of in (arm, reference))
+        if is_unvaried or (is_paired and np.ptp(differences) < 1e-9):
             continue  # without noise SciPy has no number
         expected = stats.ttest_rel(*samples) if is_paired else stats.ttest_ind(*samples, equal_var=False)
         ends = sorted(sign * end for end in expected.confidence_interval(1 - alpha))
@@ -61,17 +62,17 @@ def test_gain_interval_and_p_are_scipys(runs: list[ValuesBySeed], direction: Dir
         assert variant.worse == bool(expected.pvalue < alpha and test.gain < 0)
 
 
-@given(VALUES, VALUES, st.integers(2, 6), st.integers(2, 6))
-def test_samples_without_noise_are_judged_by_permutations(
-    value: float, reference: float, size: int, reference_size: int
-) -> None:
-    samples = ([value] * size, [reference] * reference_size)
-    test = welch_test(*samples, direction="maximize", alpha=0.05)
-    expected = stats.permutation_test(
-        samples, lambda a, b, axis: a.mean(axis) - b.mean(axis), vectorized=True
-    )
-    assert test.p_value == pytest.approx(expected.pvalue)
-    assert math.isfinite(test.ci_low) == (expected.pvalue < 0.05) and test.is_equal
+@pytest.mark.parametrize("other_seeds", [False, True])
+@pytest.mark.parametrize("new", [[0.9] * 12, [0.9 + seed / 1000 for seed in range(12)]])
+def test_equal_values_of_all_runs_show_nothing(new: list[float], other_seeds: bool) -> None:
+    seeds = [f"{'x' * other_seeds}{seed}" for seed in range(12)]
+    values = {"old": numbered(*[0.1] * 12), "new": dict(zip(seeds, new, strict=True))}
+    comparison, seeds_needed = compare_values(values, "old", "maximize")
+    answer = comparison.variants[0].answer
+    assert answer is not None and answer.paired.gain == pytest.approx(0.8, abs=0.01)
+    assert (answer.paired.p_value, answer.paired.ci_high) == (1, math.inf)
+    assert comparison.outcome == "not_shown" and seeds_needed == {"new": None}
+    assert comparison.unvaried == (["old", "new"] if len(set(new)) == 1 else ["old"])
 
 
 def test_one_value_of_a_sample_shows_nothing() -> None:

@@ -24,7 +24,12 @@ from tempopt.verdict.set_comparison import (
     gains_of_set,
     more_compare_pairs,
 )
-from tempopt.verdict.stages import count_tickets_to_come, initial_tickets, next_tickets
+from tempopt.verdict.stages import (
+    count_tickets_to_come,
+    failed_runs_to_requeue,
+    initial_tickets,
+    next_tickets,
+)
 from tests.specs import change_spec
 from tests.verdict.verdicts import numbers_of, scipys_numbers
 
@@ -282,16 +287,17 @@ def failing_worth(outcome: Any, pairs: set[int], arm: str) -> Any:
     return lambda t: outcome if t.arm == arm and t.pair in pairs else worth(t)
 
 
-@pytest.mark.parametrize("num_diverged", [1, 5, 6, 8])
-def test_a_variant_that_diverges_more_often_is_not_better_and_worse_only_by_a_test(
-    num_diverged: int, compare: Any
+@pytest.mark.parametrize("outcome", [None, "lost"])
+@pytest.mark.parametrize("num_failed", [1, 5, 6, 8])
+def test_a_variant_that_fails_more_often_is_not_better_and_worse_only_by_a_test(
+    num_failed: int, outcome: Any, compare: Any
 ) -> None:
     spec = make_comparison(pairs=8)
-    comparison = compare(spec, failing_worth(None, set(range(num_diverged)), "B"))
+    comparison = compare(spec, failing_worth(outcome, set(range(num_failed)), "B"))
     (variant,) = comparison.variants
-    assert (variant.failed, variant.reference_failed, variant.runs) == (num_diverged, 0, 8)
+    assert (variant.failed, variant.reference_failed, variant.runs) == (num_failed, 0, 8)
     # McNemar's exact test: of the pairs on which one of the two fails, each is as likely
-    pvalue = stats.binomtest(0, num_diverged).pvalue
+    pvalue = stats.binomtest(0, num_failed).pvalue
     assert variant.failures.p_value == pytest.approx(pvalue)
     assert variant.fails_more == (pvalue < 0.05)
     assert not variant.better and comparison.best is None
@@ -305,13 +311,55 @@ def test_divergences_of_several_variants_share_the_level(compare: Any) -> None:
     assert comparison.variants[0].failed == 6 and not comparison.variants[0].fails_more
 
 
-@pytest.mark.parametrize(("outcome", "num_failed"), [(None, 1), ("lost", 0)])
-def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(
-    outcome: Any, num_failed: int, compare: Any
-) -> None:
+@pytest.mark.parametrize("outcome", [None, "lost"])
+def test_a_reference_that_fails_more_often_leaves_the_variant_its_gain(outcome: Any, compare: Any) -> None:
     comparison = compare(make_comparison(), failing_worth(outcome, {0}, "A"))
-    assert (comparison.variants[0].failed, comparison.variants[0].reference_failed) == (0, num_failed)
+    assert (comparison.variants[0].failed, comparison.variants[0].reference_failed) == (0, 1)
     assert comparison.outcome == "better"
+
+
+def test_sets_without_any_value_end_after_the_first_look_and_are_repeated_if_asked(carry_out: Any) -> None:
+    spec = make_comparison(pairs=LOOKS)
+    rows = carry_out(spec, lambda ticket: "lost")
+    assert len(rows) == 2 * 4
+    (variant,) = comparison_of(rows, spec).variants
+    assert variant.answer is None and (variant.failed, variant.reference_failed) == (4, 4)
+    assert failed_runs_to_requeue(rows, spec) == (rows, [])
+    # beside values a failure is a result, which no repetition takes back
+    rows = carry_out(spec, failing_worth("lost", {0, 1}, "A"))
+    assert failed_runs_to_requeue(rows, spec) == ([], [])
+
+
+def crashing_worth(repetition: int) -> Any:
+    """Return equal values, but B has none where its own would be in the worst 30 %."""
+    threshold = stats.norm.ppf(0.3)
+
+    def value(ticket: NewTicket) -> Any:
+        noise = random.Random(f"{repetition} {ticket.seed} {ticket.arm}").gauss(0, 1)
+        return "lost" if ticket.arm == "B" and noise < threshold else noise
+
+    return value
+
+
+def test_a_variant_that_crashes_on_its_bad_seeds_shows_no_gain(compare: Any) -> None:
+    spec = make_comparison(pairs=LOOKS)
+    outcomes = [compare(spec, crashing_worth(repetition)).outcome for repetition in range(40)]
+    # more than 4 of 40 would be at odds with a rate of 2.5 %
+    assert outcomes.count("better") <= 4 and "worse" in outcomes
+
+
+@pytest.mark.parametrize("arms", [("A",), ("B",), ("A", "B")])
+def test_a_program_that_ignores_its_seed_shows_nothing(arms: tuple[str, ...], carry_out: Any) -> None:
+    data = {
+        "study": {"name": "gate", "metric": "loss", "direction": "maximize", "seeds": {"confirm": LOOKS}},
+        "program": {"command": "python train.py {seed} {lr}", "metric": "loss"},
+    }
+    spec, noise = comparison_spec(data, [{"lr": 1}, {"lr": 2}]), noisy_worth(B=60.0)
+    rows = carry_out(spec, lambda t: {"A": 0.5, "B": 60.5}[t.arm] if t.arm in arms else noise(t))
+    comparison = comparison_of(rows, spec)
+    assert comparison.outcome == "not_shown" and comparison.unvaried == list(arms)
+    assert comparison.variants[0].answer.paired.p_value == 1
+    assert len(rows) == (2 * 4 if len(arms) == 2 else 2 * 16)
 
 
 @pytest.mark.parametrize(

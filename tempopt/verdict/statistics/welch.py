@@ -21,9 +21,8 @@ def welch_test(
 ) -> PairedTest:
     """Test whether two independent samples have the same mean, two-sided.
 
-    Two samples without variance do not show the noise. The permutation test is used for them: its p is 2
-    divided by the number of ways to split the values into such samples. With a sample of a single value, p is
-    1 and the interval is infinite.
+    With a sample of a single value, or two samples without variance, which do not show the noise, p is 1 and
+    the interval is infinite.
 
     Args:
         arm: Values of the arm, at least one.
@@ -37,10 +36,7 @@ def welch_test(
     sizes = (len(arm), len(reference))
     is_equal = min(sizes) > 1 and _is_constant(arm) and _is_constant(reference)
     margin, p = math.inf, 1.0
-    if is_equal and not _is_constant([*arm, *reference]):
-        p = min(1.0, 2 / math.comb(sum(sizes), sizes[0]))
-        margin = 0.0 if p < alpha else math.inf
-    elif min(sizes) > 1 and not is_equal:
+    if min(sizes) > 1 and not is_equal:
         from scipy.special import stdtr, stdtrit
 
         error, freedom = _error(stdev(arm), stdev(reference), *sizes)
