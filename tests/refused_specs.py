@@ -32,6 +32,11 @@ REFUSED: dict[str, tuple[str, str, str]] = {
         'Unknown key "trails"',
         'Did you mean "trials"? Known: name',
     ),
+    "one parameter as two": (
+        _text(search={"n0": {"low": 2.0, "high": 64.0}, "length_scaling": ["log_n"]}),
+        "given a range of n0 beside one of temperature_init",
+        "Take n0 out of search.",
+    ),
     "no data": (
         _text(data=None, search={"data.batch_size": [4, 8]}),
         "data.batch_size is given, but the spec has no data: section",

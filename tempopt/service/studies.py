@@ -33,6 +33,7 @@ from tempopt.storage.opening import as_remote_store, open_store
 from tempopt.storage.rows import StudyRow
 from tempopt.storage.store import Store
 from tempopt.storage.urls import DEFAULT_STORAGE
+from tempopt.temperature.towers import describe_layers
 from tempopt.verdict.forecast_text import runs_text
 from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.set_comparison import check_comparison
@@ -248,7 +249,7 @@ def check(
         lines += [
             f"Two steps were trained and one validation ran, on {started.device} at {started.precision} "
             "precision.",
-            f"Temperatures act at: {', '.join(started.layers) or _NO_LAYERS}.",
+            f"Temperatures act at: {describe_layers(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps.",
         ]
     lines += spec.notes

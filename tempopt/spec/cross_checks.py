@@ -13,7 +13,7 @@ from tempopt.errors import SpecError
 from tempopt.spec.compared_sets import common_names, comparison_problems
 from tempopt.spec.lightning_config import LOGGER_CALLBACKS, SCREEN_CALLBACKS, length_problems
 from tempopt.spec.program_section import program_problems
-from tempopt.spec.search_space import parse_sets, unused_temperature_params
+from tempopt.spec.search_space import is_n0_redundant, parse_sets, unused_temperature_params
 from tempopt.spec.sections import guess_direction
 from tempopt.spec.strategy_options import strategy_problems
 from tempopt.spec.temperatures import LEVELS, MAX_TEMPERATURES
@@ -96,6 +96,12 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
             "high: 4}."
         )
         return [("search", message)]
+    if is_n0_redundant(spec.search, fixed):
+        message = (
+            "given a range of n0 beside one of temperature_init: with length_scaling log_n the logits are "
+            "divided by temperature_init * ln n0, so that both are one parameter. Take n0 out of search."
+        )
+        return [("search.n0", message)]
     return [
         (f"search.{name}", f"it changes nothing: nothing in this space depends on it. {_REMEDY}")
         for name in unused_temperature_params(spec.search, fixed)

@@ -20,9 +20,10 @@ from tempopt.spec.domains import UNSET, Choices, Domain, RangeDomain, domain_con
 from tempopt.spec.parameter_names import name_problem
 from tempopt.spec.temperatures import LEVELS
 from tempopt.spec.yaml_source import CollectedSpecError
-from tempopt.temperature.entropy_control import CONTROL
+from tempopt.temperature.entropy_control import CONTROL, NO_CONTROL
 from tempopt.temperature.generation import GENERATION
-from tempopt.temperature.knots import KNOTS
+from tempopt.temperature.knots import INNER_KNOTS, KNOTS
+from tempopt.temperature.length import LogNPowerScaling, LogNScaling, NoLengthScaling
 from tempopt.temperature.named import group_by_temperature, initial_named_temperatures, join_name, split_name
 from tempopt.temperature.parameters import (
     NEUTRAL,
@@ -34,6 +35,7 @@ from tempopt.temperature.parameters import (
 from tempopt.temperature.plan import CHOICES
 from tempopt.temperature.plan_parts import CREDITED
 from tempopt.temperature.ranges import RANGES, SCALE
+from tempopt.temperature.schedules import SCHEDULES, WarmupAnneal
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -300,6 +302,33 @@ def _idle_params(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> list
                     distinct_values[name].add(json.dumps(effective_values[name]))
     has_choices = {name: name in strategies and len(search[name].probes) > 1 for name in names}
     return [name for name in names if len(distinct_values[name]) < 1 + has_choices[name]]
+
+
+def is_n0_redundant(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> bool:
+    """Return whether ``n0`` multiplies a temperature that the search multiplies already.
+
+    Of ``log_n`` only τ ln n0 acts, of ``log_n_power`` τ (ln n0)^p.
+
+    Args:
+        search: The search space.
+        fixed: Temperature parameters that the model's init arguments set.
+    """
+    level, n0 = search.get("temperature_init"), search.get("n0")
+    if not isinstance(level, RangeDomain) or level.step or level.when or n0 is None or len(n0.probes) == 1:
+        return False
+    values = {name: {{**NEUTRAL, **fixed}[name]} for name in _STRATEGIES}
+    values |= {name: set(search[name].probes) for name in search.keys() & values.keys()}
+    scalings = values["length_scaling"] - {NoLengthScaling.name}
+    # temperatures that are set hold the schedule, whose shape then changes with its level
+    held = {name for name in ("temperature_final", KNOTS, *INNER_KNOTS) if fixed.get(name) is not None}
+    held |= {"warmup_start"} if WarmupAnneal.name in values["schedule"] else set()
+    return (
+        bool(scalings)
+        and scalings <= {LogNScaling.name, LogNPowerScaling.name}
+        and values["schedule"] <= SCHEDULES.keys()
+        and values[CONTROL] == {NO_CONTROL}
+        and held <= search.keys()
+    )
 
 
 def distributions(search: Mapping[str, Domain]) -> dict[str, BaseDistribution]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, Self
@@ -30,6 +30,7 @@ from tempopt.temperature.length import (
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
 from tempopt.temperature.ranges import FINITE, FlatParameters, check_number
 from tempopt.temperature.schedules import SCHEDULES, Constant, Piecewise, Schedule, WarmupAnneal
+from tempopt.temperature.towers import over_towers
 
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
@@ -88,8 +89,9 @@ class TemperaturePlan:
 
     Args:
         num_layers: Number of attention layers, at least 1.
+        layer_names: Their names, by which they form towers; empty for a single tower.
         schedule: Temperature over progress.
-        layers: Factor on the temperature over depth.
+        layers: Factor on the temperature over the depth of each tower.
         heads: Factor on the temperature over the heads of a layer. It is not in ``temperatures``, since the
             number of heads is known only where attention is computed.
         length_scaling: Factor on the inverse temperature over the number of keys that a query sees. It is not
@@ -105,11 +107,17 @@ class TemperaturePlan:
     length_scaling: LengthScaling
     normaliser: Normaliser
     local: LocalHeads
+    layer_names: tuple[str, ...] = ()
     _factors: tuple[float, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_number("num_layers", self.num_layers)
-        object.__setattr__(self, "_factors", self.layers.factors(self.num_layers))
+        object.__setattr__(self, "_factors", self._layer_factors())
+
+    def _layer_factors(self) -> tuple[float, ...]:
+        if self.layer_names:
+            return over_towers(self.layer_names, self.layers.factors)
+        return self.layers.factors(self.num_layers)
 
     def temperatures(self, progress: float) -> tuple[float, ...]:
         """Return the temperature of each layer, first layer first, without head factors and length scaling.
@@ -266,14 +274,16 @@ class TemperatureParameters(FlatParameters):
             parameters = {**parameters, "schedule_args": schedule_args}
         return cls(**{name: parameters[name] for name in cls.names() if name in parameters})
 
-    def plan(self, num_layers: int) -> TemperaturePlan:
-        """Return the plan for a model with ``num_layers`` attention layers."""
+    def plan(self, layers: int | Sequence[str]) -> TemperaturePlan:
+        """Return the plan for a model with so many attention layers, or with layers of these names."""
+        layer_names = () if isinstance(layers, int) else tuple(layers)
         scaling, heads = self.length_scaling, self.head_pattern
         if self.normaliser == LinearNormaliser.name:
             # a normaliser without a temperature allows only strategies that have no effect at their values
             scaling, heads = NoLengthScaling.name, UniformHeads.name
         return TemperaturePlan(
-            num_layers=num_layers,
+            num_layers=layers if isinstance(layers, int) else len(layers),
+            layer_names=layer_names,
             schedule=self._schedule(),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
             heads=self._build(HEAD_PATTERNS[heads]),

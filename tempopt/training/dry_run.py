@@ -560,7 +560,7 @@ def _flat_patterns(values: Mapping[str, Sequence[Any]], layers: Sequence[str]) -
         pattern
         for pattern in patterns
         if all(
-            len(set(parameters.plan(len(layers)).temperatures(0.0))) == 1
+            len(set(parameters.plan(layers).temperatures(0.0))) == 1
             for parameters in (
                 TemperatureParameters(layer_pattern=pattern, layer_ratio=ratio)
                 for ratio in values["layer_ratio"]

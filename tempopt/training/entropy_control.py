@@ -110,7 +110,7 @@ class EntropyControl(TemperedCallback):
         _check(tempered, self._options["lowest"], self._options["highest"])
         self._total = total_steps(trainer)
         self._controller = EntropyController(
-            len(tempered.layers),
+            tempered.layers,
             target=self._target,
             initial=tempered.temperatures,
             every=self._every,

@@ -296,9 +296,9 @@ class TemperedModule(L.LightningModule):
         """Set every layer's temperature and the weight of the entropy to those at ``progress`` in [0, 1]."""
         self.progress = progress
         self._entropy_weight.fill_(self.entropy.weight(progress) / max(self.num_layers, 1))
-        inverse = torch.tensor([1.0 / tau for tau in self.temperatures], dtype=torch.float32)
+        inverses = [1.0 / tau for tau in self.temperatures]
         with torch.no_grad():
-            self.inverse_temperature.copy_(inverse)
+            self.inverse_temperature.copy_(torch.tensor(inverses, dtype=self.inverse_temperature.dtype))
 
     @property
     def temperatures(self) -> tuple[float, ...]:

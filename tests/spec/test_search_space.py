@@ -11,12 +11,14 @@ from tempopt.spec.search_space import (
     arm_parameters,
     arm_space,
     distributions,
+    is_n0_redundant,
     params_key,
     parse_search,
     parse_sets,
     unused_temperature_params,
 )
 from tempopt.spec.yaml_source import CollectedSpecError
+from tempopt.temperature import TemperatureParameters
 
 
 def _parse(search: object, **model_args: Any) -> dict[str, Any]:
@@ -143,6 +145,42 @@ def test_a_parameter_that_cannot_matter_is_found(
     search: dict[str, Any], fixed_params: dict[str, Any], names: list[str]
 ) -> None:
     assert unused_temperature_params(parse_search(search, model_args={}), fixed_params) == names
+
+
+TAU, N0 = {"low": 0.25, "high": 4.0}, {"low": 2.0, "high": 64.0}
+LOG_N = {"temperature_init": TAU, "n0": N0, "length_scaling": ["none", "log_n"]}
+
+
+@pytest.mark.parametrize(
+    ("search", "fixed_params", "is_redundant"),
+    [
+        (LOG_N, {}, True),
+        ({"temperature_init": TAU, "n0": N0}, {"length_scaling": "log_n_power"}, True),
+        ({**LOG_N, "schedule": ["cosine"], "temperature_final": TAU}, {}, True),
+        ({**LOG_N, "layer_pattern": ["linear"], "layer_ratio": TAU}, {}, True),
+        ({**LOG_N, "schedule": ["cosine"]}, {"temperature_final": 1.0}, False),
+        ({**LOG_N, "schedule": ["constant", "warmup_anneal"]}, {}, False),
+        ({**LOG_N, "length_scaling": ["log_n", "clipped_log_n"]}, {}, False),
+        ({**LOG_N, "length_scaling": ["yarn"]}, {}, False),
+        ({**LOG_N, "n0": [32.0]}, {}, False),
+        ({**LOG_N, "temperature_init": [0.5, 1.0]}, {}, False),
+        ({"n0": N0, "length_scaling": ["log_n"]}, {"temperature_init": 2.0}, False),
+    ],
+)
+def test_n0_is_redundant_where_it_only_scales_a_temperature_that_is_free(
+    search: dict[str, Any], fixed_params: dict[str, Any], is_redundant: bool
+) -> None:
+    assert is_n0_redundant(parse_search(search, model_args={}), fixed_params) == is_redundant
+
+
+def test_logits_of_log_n_depend_on_temperature_and_n0_by_one_number() -> None:
+    first, second = (
+        TemperatureParameters(length_scaling="log_n", n0=n0, temperature_init=tau).plan(1)
+        for n0, tau in ((4.0, 3.0), (64.0, 1.0))
+    )
+    for n in (2, 7, 500):
+        inverses = [plan.length_scaling.factor(n) / plan.temperatures(0.0)[0] for plan in (first, second)]
+        assert inverses[0] == pytest.approx(inverses[1])
 
 
 HOLD_ANNEAL_SEARCH = {

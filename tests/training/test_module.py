@@ -353,8 +353,8 @@ def test_half_precision_trains_what_a_model_with_that_temperature_in_it_trains(p
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_the_type_of_the_weights_does_not_round_what_attention_is_weighed_with(dtype: torch.dtype) -> None:
     module = Small(temperature_init=3.0, entropy_lambda=0.3, length_scaling="log_n", n0=7.0).to(dtype)
-    assert float(module.inverse_temperature[0]) == pytest.approx(1 / 3, rel=1e-7)
     exact = 1e-15 if dtype == torch.float64 else 1e-7
+    assert float(module.inverse_temperature[0]) == pytest.approx(1 / 3, rel=exact)
     assert float(module._entropy_weight) == pytest.approx(0.15, rel=exact)
     assert float(module._length_constant[0]) == pytest.approx(math.log(7.0), rel=exact)
     limited_module = Small(normaliser="top_k", top_k=1001).to(dtype)

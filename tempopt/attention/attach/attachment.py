@@ -26,6 +26,7 @@ from tempopt.attention.attach.example_inputs import Forward, infer_example_input
 from tempopt.attention.attach.learning import HeadTemperatures
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.self_check import UnfitError, self_test
+from tempopt.attention.attach.tower_copies import find_originals
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, unknown
 from tempopt.run_handle import RunParams
@@ -40,6 +41,7 @@ from tempopt.temperature import (
     has_target,
     is_custom_schedule,
 )
+from tempopt.temperature.towers import layers_by_tower
 
 Parameters = TemperatureParameters | Mapping[str, object]
 Example = Forward | Literal["auto"] | None
@@ -83,6 +85,12 @@ class Attachment:
         self._override_temperatures: tuple[float, ...] | None = None
         self._model = model
         self._state = state
+        state.originals = find_originals(model, self.layers)
+
+    @property
+    def towers(self) -> list[list[str]]:
+        """The layers by tower, a repeated structure of the model; layer patterns run over each by itself."""
+        return list(layers_by_tower(self.layers).values())
 
     @property
     def attached(self) -> bool:
@@ -106,7 +114,7 @@ class Attachment:
         """
         _refuse_undeliverable(_values_by_name(parameters))
         temperature_parameters, entropy = _read(parameters, self.entropy)
-        plan = temperature_parameters.plan(len(self.layers))
+        plan = temperature_parameters.plan(self.layers)
         self._require_attached()
         _refuse_conflicts(plan, entropy)
         if _has_heads(temperature_parameters):
@@ -136,12 +144,16 @@ class Attachment:
     def set_temperatures(self, temperatures: Sequence[float]) -> None:
         """Hold each layer at a temperature of its own, whatever the plan says, until :meth:`use`.
 
+        A tower that was a copy of another one when it was attached to, as a teacher is, has the temperatures
+        of that one.
+
         Raises:
             AttachError: if the model was detached meanwhile.
             SpecError: if it is not one number a layer, each from 1e-6 to 1e6.
         """
         self._require_attached()
-        self._override_temperatures = check_temperatures(temperatures, len(self.layers))
+        values = check_temperatures(temperatures, len(self.layers))
+        self._override_temperatures = tuple(values[original] for original in self._state.originals)
         self._state.final = self._override_temperatures
         self.set_progress(self.progress)
 

@@ -71,6 +71,7 @@ class CallState:
         values: 1 / temperature of each layer.
         final: Temperature of each layer at the end of the plan, which a model is evaluated with.
         layers: What each layer reads.
+        originals: For each layer that whose temperatures it has: its own number, but for a copy.
         active: Names of the layers that have attended since it was cleared; None records none.
         mode: The function mode that computes the calls; None for the one that tempers them.
         operands: What a mode has recorded: layers, with the queries and keys of each call.
@@ -80,6 +81,7 @@ class CallState:
         self.attached = True
         self.values: tuple[float, ...] = (1.0,) * num_layers
         self.final: tuple[float, ...] = (1.0,) * num_layers
+        self.originals: Sequence[int] = range(num_layers)
         self.length_scaling: LengthScaling = NoLengthScaling()
         self.normaliser = SoftmaxNormaliser.name
         self.local = _NO_LOCAL_HEADS
@@ -211,7 +213,7 @@ class CallState:
         """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
         inverse = self.numbers(numbers, q_BHQD).inverse_temperature
         if self.heads is not None:
-            return inverse * self.heads.factor(layer, q_BHQD)
+            return inverse * self.heads.factor(self.originals[layer], q_BHQD)
         return inverse * self.head_factors.factor(q_BHQD) if self.head_factors.present else inverse
 
     def create(self, placement: Placement) -> None:

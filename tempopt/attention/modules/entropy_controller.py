@@ -9,6 +9,7 @@ Shape suffixes: B batch, H heads, Q queries, K keys, D head dimension.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from tempopt.attention.modules.learned import check_count, check_scale
 from tempopt.errors import SpecError, UsageError, unknown
 from tempopt.temperature import SCHEDULES, Constant, ExponentialLayers, Schedule, TemperatureParameters
 from tempopt.temperature.factors import center_geometric
+from tempopt.temperature.towers import over_towers
 
 # Half precision may put a share of entropy this far out of range; beyond it the input is invalid.
 _SLACK = 0.02
@@ -84,13 +86,18 @@ class EntropyTarget:
         for progress in (0.0, 0.5, 1.0):
             self.entropies(progress, 1)
 
-    def entropies(self, progress: float, num_layers: int) -> tuple[float, ...]:
+    def entropies(self, progress: float, layers: int | Sequence[str]) -> tuple[float, ...]:
         """Return the target of each layer, first layer first, in (0, 1).
+
+        Args:
+            progress: Training progress in [0, 1].
+            layers: Number of layers, or their names; each tower of them is arranged by itself.
 
         Raises:
             UsageError: The progress is outside [0, 1].
             SpecError: The level at this progress is outside (0, 1).
         """
+        names = [str(number) for number in range(layers)] if isinstance(layers, int) else layers
         level = self.level(progress)
         if not 0.0 < level < 1.0:
             raise SpecError(
@@ -99,9 +106,9 @@ class EntropyTarget:
             )
         spread = self.spread(progress)
         if spread == 1.0:
-            return (level,) * num_layers
+            return (level,) * len(names)
         odds = level / (1.0 - level)
-        factors = ARRANGEMENTS[self.arrangement](spread, num_layers)
+        factors = over_towers(names, functools.partial(ARRANGEMENTS[self.arrangement], spread))
         return tuple(odds * factor / (1.0 + odds * factor) for factor in factors)
 
 
@@ -168,7 +175,7 @@ class EntropyController:
     last bit.
 
     Args:
-        num_layers: Number of layers, >= 1.
+        layers: Number of layers, >= 1, or their names, by which they form towers.
         target: Target entropies, as from :func:`curriculum` or :func:`contrast`.
         initial: Temperature at the start, one or one per layer, as from a plan at progress 0.
         lowest: Lower bound of the temperatures.
@@ -189,7 +196,7 @@ class EntropyController:
 
     def __init__(
         self,
-        num_layers: int,
+        layers: int | Sequence[str],
         *,
         target: EntropyTarget,
         initial: float | Sequence[float] = 1.0,
@@ -202,6 +209,7 @@ class EntropyController:
         max_step: float = 0.1,
         reduce: Reduce | None = None,
     ) -> None:
+        num_layers = layers if isinstance(layers, int) else len(layers)
         check_count("num_layers", num_layers)
         check_count("every", every)
         starts = [*initial] if isinstance(initial, Sequence) else [initial] * num_layers
@@ -215,6 +223,7 @@ class EntropyController:
         if not 0.0 <= decay < 1.0:
             raise SpecError(f"decay={decay!r} is out of range. Give a number from 0 to 1, 1 excluded.")
         self.num_layers = num_layers
+        self._layers = layers
         self.target = target
         self.every = every
         self.newton = newton
@@ -313,7 +322,7 @@ class EntropyController:
         return means
 
     def _move(self, means: list[float], progress: float) -> None:
-        targets = self.target.entropies(progress, self.num_layers)
+        targets = self.target.entropies(progress, self._layers)
         if self._averages is None:
             averages = means
         else:
