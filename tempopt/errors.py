@@ -22,6 +22,7 @@ import difflib
 import importlib.metadata
 import re
 import shlex
+import unicodedata
 from collections.abc import Collection, Iterable
 
 
@@ -182,6 +183,9 @@ _SECRET_QUERY = re.compile(
 
 
 # Tokens of tempopt token create after any text; their public id is not masked.
+# Control characters, invisible ones such as those that change the direction of text, lone surrogates, and
+# Unicode's line ends.
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 _TOKEN = re.compile(r"(tempopt_[0-9a-f]{12}_)[A-Za-z0-9_-]{20,}")
 
 
@@ -211,6 +215,20 @@ def missing_extra(error: ModuleNotFoundError, extra: str, packages: Collection[s
     if (error.name or "").partition(".")[0] not in packages:
         raise error
     return UsageError(f"{use}, and {error.name} is not installed. Run: {install_command(extra)}")
+
+
+def escape_control_chars(text: str) -> str:
+    r"""Return a text with each character that could steer a terminal or a page as an escape such as ``\x1b``.
+
+    Args:
+        text: Any text, for instance of the database; newlines and tabs stay.
+    """
+    return "".join(
+        sign.encode("unicode_escape").decode("ascii")
+        if sign not in "\n\t" and unicodedata.category(sign) in _UNSEEN
+        else sign
+        for sign in text
+    )
 
 
 def mask_secrets(text: str) -> str:

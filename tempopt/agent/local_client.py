@@ -52,7 +52,12 @@ class LocalStudyClient(StudyClient):
         observer: Receives notes for the user.
         outbox: Changes on their way to the store, under the agent's name; None: a new queue of this process,
             which keeps on disk what it cannot deliver.
+
+    Attributes:
+        claim_number: Number of the next claim, as in ClaimRequest; set by a server.
     """
+
+    claim_number: int | None = None
 
     def __init__(
         self,
@@ -360,6 +365,7 @@ class LocalStudyClient(StudyClient):
             dead=self.cache.dead_agents(),
             held_ticket_ids=held_ids,
             expired=self._connection.is_recovered,
+            number=self.claim_number,
         )
 
     def _claim_ticket(self, held_ids: list[int]) -> TicketRow | None:

@@ -210,6 +210,7 @@ class RemoteStudyClient(StudyClient):
         self._runs: dict[int, _RunState] = {}
         self._ids_pruned_earlier: set[int] = set()
         self._poll: _Poll | None = None
+        self._claim_number = 1
         self._wake, self._ring = socket.socketpair()
         self._ring.setblocking(False)
         self._deliver_for_dead_agents()
@@ -251,7 +252,7 @@ class RemoteStudyClient(StudyClient):
             last,
             renew={id: Renewal(attempt=attempt, step=steps.get(id)) for id, attempt in renew.items()},
             lease=lease,
-            take=None if take is None else TakeRequest(held_ticket_ids=list(take.held_ticket_ids)),
+            take=None if take is None else self._build_take_request(list(take.held_ticket_ids)),
         )
         answer.refused += refused_ids
         answer.pruned = pruned_steps | answer.pruned
@@ -268,6 +269,9 @@ class RemoteStudyClient(StudyClient):
         runs = {id: _build_run_reports(self._runs[id]) for id in ticket_ids}
         return self._rpc_client.sync(study_id, changes, runs=runs, **more)
 
+    def _build_take_request(self, held_ids: list[int], wait: float = 0.0) -> TakeRequest:
+        return TakeRequest(number=self._claim_number, held_ticket_ids=held_ids, wait=wait)
+
     def _deliver_as(self, agent: str, changes: Sequence[Change]) -> None:
         self._rpc_client.sync(self._study.id, changes, dead=agent)
 
@@ -279,6 +283,7 @@ class RemoteStudyClient(StudyClient):
                 max_number_by_kind={}, lease=self._spec.study.lease, max_attempts=1, held_ticket_ids=held_ids
             )
         self.outbox.flush(take)
+        self._claim_number += take is not None
         return self._apply_answer(self._answer)
 
     def _apply_answer(self, answer: SyncResponse) -> TicketRow | None:
@@ -371,7 +376,7 @@ class RemoteStudyClient(StudyClient):
             return None
         self._connection.check()
         wait = _WAIT_SECONDS if held_ids or self._stays else _SHORT_WAIT_SECONDS
-        take = TakeRequest(held_ticket_ids=held_ids, wait=min(wait, MAX_WAIT_SECONDS))
+        take = self._build_take_request(held_ids, min(wait, MAX_WAIT_SECONDS))
         self._poll = _Poll(self._rpc_client, self._study.id, take, self._ring)
         return None
 
@@ -389,6 +394,7 @@ class RemoteStudyClient(StudyClient):
         with contextlib.suppress(BlockingIOError):
             self._wake.recv(4096, socket.MSG_DONTWAIT)
         answer = self._connection.call(poll.answer.result, reads=True)
+        self._claim_number += 1
         ticket = self._apply_answer(answer)
         if ticket is None:
             self._record_empty_poll(poll.started_at)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tempopt.cli.output import escape_control_chars
-from tempopt.errors import UsageError
+from tempopt.errors import UsageError, escape_control_chars
 from tempopt.storage.http import credentials
 from tempopt.storage.http.address import server_url
 

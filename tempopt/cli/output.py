@@ -6,34 +6,16 @@ import re
 import shutil
 import sys
 import textwrap
-import unicodedata
 from collections.abc import Iterable
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
-from tempopt.errors import UsageError
+from tempopt.errors import UsageError, escape_control_chars
 from tempopt.files import replace
 
 _UNWRAPPED_CHARS = 10_000  # wider than any table, so that rich wraps no cell
-# Control characters, invisible ones such as those that change the direction of text, lone surrogates, and
-# Unicode's line ends.
-_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def escape_control_chars(text: str) -> str:
-    r"""Return a text in which characters that could control a terminal are escapes such as ``\x1b``.
-
-    Args:
-        text: Any text, for instance of the database; newlines and tabs stay.
-    """
-    return "".join(
-        sign.encode("unicode_escape").decode("ascii")
-        if sign not in "\n\t" and unicodedata.category(sign) in _UNSEEN
-        else sign
-        for sign in text
-    )
 
 
 def print_decision(lines: Iterable[str]) -> None:

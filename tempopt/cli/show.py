@@ -10,8 +10,8 @@ import json
 
 from rich.text import Text
 
-from tempopt.cli.output import escape_control_chars, make_table, print_table, write
-from tempopt.errors import StudyNotFound, UsageError
+from tempopt.cli.output import make_table, print_table, write
+from tempopt.errors import StudyNotFound, UsageError, escape_control_chars
 from tempopt.report.study_summary import summary_json
 from tempopt.storage.opening import open_store
 

@@ -12,9 +12,9 @@ from rich.text import Text
 
 from tempopt.agent.study_lookup import find_study
 from tempopt.cli.launcher_options import selected_launcher
-from tempopt.cli.output import escape_control_chars, print_table
+from tempopt.cli.output import print_table
 from tempopt.cli.storage import study_argument
-from tempopt.errors import UsageError
+from tempopt.errors import UsageError, escape_control_chars
 from tempopt.launch.job_status import UNKNOWN, JobStatus, cancel_jobs, query_job_status
 from tempopt.service import lifecycle
 from tempopt.service.lifecycle import RunLog

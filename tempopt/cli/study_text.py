@@ -11,8 +11,9 @@ from dataclasses import asdict
 from rich.table import Table
 
 from tempopt.agent.worker_views import to_json
-from tempopt.cli.output import escape_control_chars, make_table, print_decision, print_table
+from tempopt.cli.output import make_table, print_decision, print_table
 from tempopt.cli.storage import storage_option
+from tempopt.errors import escape_control_chars
 from tempopt.launch.job_status import UNKNOWN, JobStatus
 from tempopt.report import study_result
 from tempopt.report.findings import find, render_lines

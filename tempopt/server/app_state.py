@@ -12,6 +12,7 @@ from tempopt.server.metrics import Metrics
 from tempopt.server.pages.study_list import StudyList
 from tempopt.server.reports import Reports
 from tempopt.server.study_session import StudySessionRegistry
+from tempopt.server.uploads import UploadQuota
 from tempopt.storage.store import Store
 
 
@@ -27,6 +28,7 @@ class ServerState:
         metrics: The metrics for Prometheus.
         reports: The pages of studies.
         study_list: The rows of the list of studies.
+        uploads: The unfinished uploads of each token.
         is_shutting_down: Set when the server shuts down, so that no request waits any longer.
     """
 
@@ -37,6 +39,7 @@ class ServerState:
     metrics: Metrics
     reports: Reports
     study_list: StudyList
+    uploads: UploadQuota = field(default_factory=UploadQuota)
     is_shutting_down: threading.Event = field(default_factory=threading.Event)
 
 

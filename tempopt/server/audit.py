@@ -91,7 +91,8 @@ def _build_row(scope: Scope, status: int) -> AuditRow | None:
         address=client_address(Request(scope)),
         action=mask_secrets(f"{scope['method']} {scope['path']}"),
         status=status,
-        study=study,
+        # a token may be pasted where a name is asked for
+        study=mask_secrets(study),
         detail=mask_secrets(detail),
     )
 

@@ -26,11 +26,14 @@ _BEARER = HTTPBearer(auto_error=False, description="A token that `tempopt token 
 
 
 async def identify_client(request: Request) -> Principal:
-    """Return the client of a request, before its body is read.
+    """Return the client of a request, before its body is read; it is identified once.
 
     Raises:
         ApiError: The token or session is not valid.
     """
+    client: Principal | None = getattr(request.state, "principal", None)
+    if client is not None:
+        return client
     guard: Authenticator = request.app.state.tempopt.guard
     credentials = await _BEARER(request)
     session = session_of(request) if credentials is None else None
@@ -38,6 +41,7 @@ async def identify_client(request: Request) -> Principal:
     principal = await guard.identify(request, token, session)
     if session is not None:
         request.state.session = session
+    request.state.principal = principal
     return principal
 
 
@@ -59,7 +63,6 @@ def require(*scopes: Scope) -> Callable[..., Coroutine[Any, Any, Principal]]:
     # on the event loop, since most requests only read a cache: a thread would cost more
     async def principal(request: Request, documented: Annotated[object, Security(_BEARER)]) -> Principal:
         client = await identify_client(request)
-        request.state.principal = client
         check_scopes(client, scopes)
         return client
 

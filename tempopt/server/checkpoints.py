@@ -31,7 +31,7 @@ from tempopt.server.files import (
 )
 from tempopt.server.openapi_responses import REFUSALS, error_response_doc
 from tempopt.server.study_dependencies import Shared
-from tempopt.server.uploads import UPLOAD, UploadProgress, tidy
+from tempopt.server.uploads import UPLOAD, UploadProgress, delete_expired, tidy
 from tempopt.storage.checkpoints import belongs_to_run, is_local, join, open_filesystem, run_name
 from tempopt.storage.http.filesystem import PIECE
 from tempopt.storage.http.protocol import StudyName
@@ -138,7 +138,7 @@ class RequestedFile:
         raise ApiError(404, "checkpoint_not_found", text)
 
     def make_room(self) -> None:
-        """Remove older unfinished uploads, and older files that are not recorded."""
+        """Remove older unfinished uploads, expired ones, and older files that are not recorded."""
 
         def list_recorded() -> set[str]:
             return {checkpoint.url.rpartition("/")[2] for checkpoint in self.ticket().checkpoints}
@@ -146,6 +146,9 @@ class RequestedFile:
         if is_local(self.url):
             resolve_safe_path(self.url, self.shared)
         tidy(self.url.rpartition("/")[0], self.file, list_recorded)
+        study_folder = join(self.shared.checkpoints, self.study)
+        if self.shared.uploads.is_time_to_expire(study_folder):
+            delete_expired(study_folder)
 
 
 async def _requested_file(
@@ -188,9 +191,14 @@ async def put(
     """Write a piece; the file is complete after the last piece. A piece may be sent twice."""
 
     def write_chunk(chunk: bytes) -> UploadProgress:
+        uploads, token = requested.shared.uploads, requested.principal.name
+        uploads.count(token, f"{requested.url} {upload}", total)
         if offset == 0:
             requested.make_room()
-        return save_chunk(requested.url, requested.shared, upload, offset, total, chunk)
+        progress = save_chunk(requested.url, requested.shared, upload, offset, total, chunk)
+        if progress.is_complete:
+            uploads.forget(token, f"{requested.url} {upload}")
+        return progress
 
     await run_in_threadpool(requested.check_holder, total)
     return await run_in_threadpool(write_chunk, await read_piece(request, offset, total))

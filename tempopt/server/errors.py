@@ -22,6 +22,8 @@ _PUBLIC_MESSAGES = {
     "storage_away": "The database of this server cannot be reached now (see its log). Try again later.",
     "storage": "The database of this server failed at this request. The server's log has details.",
 }
+# Characters of a message: a request may be repeated in it.
+_LONGEST = 1900
 # Of refusals that Starlette and the limits of bodies raise.
 _CODES = {
     400: "bad_request",
@@ -49,7 +51,8 @@ class ApiError(Exception):
 
 def answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return the answer to a refused request."""
-    content = {"error": {"code": code, "message": mask_secrets(message)}}
+    text = mask_secrets(message)
+    content = {"error": {"code": code, "message": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}}
     return JSONResponse(content, status_code=status, headers=headers)
 
 

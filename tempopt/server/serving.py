@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import math
+import resource
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -25,6 +29,13 @@ from tempopt.storage.store import Store
 _GRACE_SECONDS = 10
 LONGEST_HEAD_SECONDS = 30.0
 """Maximal seconds from the opening of a connection, or the first byte of a request, to its last header."""
+MAX_UNKNOWN = 512
+"""Maximal number of connections of clients that have shown no valid token."""
+# What macOS allows, too.
+_MAX_DESCRIPTORS = 10_240
+# Seconds between two lines of the log on connections that cannot be accepted.
+_LOG_SECONDS = 60.0
+LOGGER = logging.getLogger("tempopt.server")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,13 +87,15 @@ def serve(
             be written.
     """
     _check_certificate(listening)
+    _raise_descriptor_limit()
     sock = _bind_socket(listening)
     with sock:
         app = create_app(store, checkpoints=normalize_checkpoint_url(checkpoints))
         config = uvicorn.Config(
             app,
-            http=TimeoutH11Protocol,
-            log_level="warning",
+            http=LimitedH11Protocol,
+            # uvicorn warns of each request that is not HTTP
+            log_level="error",
             access_log=False,
             server_header=False,
             lifespan="off",
@@ -98,28 +111,45 @@ def serve(
         scheme = "http" if listening.certificate is None else "https"
         host, port = sock.getsockname()[:2]
         on_start(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
-        logging.getLogger("tempopt.server").setLevel(logging.INFO)
+        LOGGER.setLevel(logging.INFO)
         try:
             server.run(sockets=[sock])
         finally:
             shared.is_shutting_down.set()
 
 
-class TimeoutH11Protocol(H11Protocol):
-    """uvicorn's HTTP protocol with a timeout for the headers of a request."""
+class LimitedH11Protocol(H11Protocol):
+    """uvicorn's HTTP protocol with a timeout for headers, and few connections of unknown clients.
+
+    One more closes the oldest of them, so that clients with a token are always accepted.
+    """
 
     longest = LONGEST_HEAD_SECONDS
+    max_unknown = MAX_UNKNOWN
     _awaited: asyncio.TimerHandle | None = None
+    _opened_at = 0.0
+    _is_known = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for the first request."""
         super().connection_made(transport)
+        self._opened_at = self.loop.time()
         self._start_timeout()
+        connections = cast(set[LimitedH11Protocol], self.connections)
+        unknown = [connection for connection in connections if connection.is_unknown]
+        if len(unknown) > self.max_unknown:
+            min(unknown, key=lambda connection: connection._opened_at).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
         self._stop_timeout()
         super().connection_lost(exc)
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it is open, and no request has shown a valid token or session."""
+        self._is_known = self._is_known or (self.scope is not None and "principal" in self.scope["state"])
+        return not (self._is_known or self.transport.is_closing())
 
     def data_received(self, data: bytes) -> None:
         """Process data; keep waiting while headers are incomplete."""
@@ -144,12 +174,34 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, *, leaving: Callable[[], None]) -> None:
         super().__init__(config)
         self._leaving = leaving
+        self._logged_at = -math.inf
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, with few lines in the log while connections cannot be accepted."""
+        asyncio.get_running_loop().set_exception_handler(self._log_error)
+        await super().startup(sockets)
+
+    def _log_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # asyncio reports it up to 2,048 times per second
+        if getattr(context.get("exception"), "errno", None) not in (errno.EMFILE, errno.ENFILE):
+            loop.default_exception_handler(context)
+        elif loop.time() - self._logged_at >= _LOG_SECONDS:
+            self._logged_at = loop.time()
+            LOGGER.error("Connections are not accepted: the limit of descriptors is reached (ulimit -n).")
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self._leaving()
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
         # a signal is the normal end of a server
         self._captured_signals.clear()
+
+
+def _raise_descriptor_limit() -> None:
+    """Allow more connections than the usual limit of 1,024, if the system does."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _MAX_DESCRIPTORS:
+        wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _check_certificate(listening: Listening) -> None:

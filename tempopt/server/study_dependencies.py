@@ -19,10 +19,8 @@ Shared = Annotated[ServerState, Depends(get_server_state)]
 VIEW, SUBMIT = require("view"), require("submit")
 LARGEST = 2**31 - 1
 """The largest id and number that every database can store."""
-StudyIdQuery = Annotated[
-    int | None,
-    Query(ge=0, le=LARGEST, description="Id of the study: a different study of its name is refused."),
-]
+_IS_ID = Query(ge=0, le=LARGEST, description="Id of the study: a different study of its name is refused.")
+StudyIdQuery = Annotated[int | None, _IS_ID]
 
 
 def not_found(name: str, store: Store, principal: Principal) -> ApiError:
@@ -56,7 +54,18 @@ def _get_writable_study(
     return _load_study(name, principal, shared, study)
 
 
+def _get_identified_study(
+    name: Name,
+    study: Annotated[int, _IS_ID],
+    principal: Annotated[Principal, Depends(SUBMIT)],
+    shared: Shared,
+) -> StudyRow:
+    return _load_study(name, principal, shared, study)
+
+
 ViewableStudy = Annotated[StudyRow, Depends(_get_viewable_study)]
 """The study in the path, for clients that may read it."""
 WritableStudy = Annotated[StudyRow, Depends(_get_writable_study)]
 """The study in the path, for clients that may change it."""
+IdentifiedStudy = Annotated[StudyRow, Depends(_get_identified_study)]
+"""The same, by name and id: a late copy of the request changes no later study of that name."""

@@ -403,6 +403,7 @@ class StudySession:
     def _claim_ticket(self, client: LocalStudyClient, request: SyncRequest) -> tuple[TicketRow | None, bool]:
         assert request.take is not None
         held_ids = list(request.take.held_ticket_ids)
+        client.claim_number = request.take.number
         ticket = client.next_ticket(held_ids)
         if ticket is None and self.cache.state == "running" and client.is_finished():
             return None, True

@@ -19,7 +19,7 @@ from tempopt.server.app_state import ServerState
 from tempopt.server.auth import annotate_audit
 from tempopt.server.authenticator import Principal
 from tempopt.server.openapi_responses import REFUSALS
-from tempopt.server.study_dependencies import SUBMIT, Shared, WritableStudy
+from tempopt.server.study_dependencies import SUBMIT, IdentifiedStudy, Shared, WritableStudy
 from tempopt.service import lifecycle
 from tempopt.service.extend import add_trials, extend_for_resume, extend_for_search
 from tempopt.service.requests import (
@@ -185,15 +185,15 @@ def submit(
 
 
 @router.post("/{name}/pause", summary="Pause a study")
-def pause(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
+def pause(study: IdentifiedStudy, shared: Shared) -> lifecycle.StopResult:
     """Pause a study: its agents save their runs and leave, until it is resumed."""
-    return lifecycle.pause(shared.store, study.name)
+    return lifecycle.pause_study(shared.store, study)
 
 
 @router.post("/{name}/stop", summary="Stop the search of a study")
-def stop(study: WritableStudy, shared: Shared) -> lifecycle.StopResult:
+def stop(study: IdentifiedStudy, shared: Shared) -> lifecycle.StopResult:
     """Stop the search of a study: runs in progress are completed, and the best so far is confirmed."""
-    return lifecycle.stop(shared.store, study.name)
+    return lifecycle.stop_study(shared.store, study)
 
 
 @router.post("/{name}/resume", summary="Resume and extend a study")
@@ -217,13 +217,13 @@ def enqueue(body: Queue, study: WritableStudy, shared: Shared) -> StudyActionRes
 
 @router.delete("/{name}", summary="Delete a study")
 def delete(
-    study: WritableStudy,
+    study: IdentifiedStudy,
     shared: Shared,
     force: Annotated[bool, Query(description="Even while agents work on it, which then leave.")] = False,
 ) -> lifecycle.DeleteResult:
     """Delete a study with its trials, checkpoints and logs."""
     try:
-        return lifecycle.delete(shared.store, study.name, force=force)
+        return lifecycle.delete_study(shared.store, study, force=force)
     finally:
         shared.study_sessions.close(study.name)
 

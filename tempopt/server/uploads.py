@@ -11,9 +11,11 @@ import logging
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,10 @@ MOST_KEPT = 4
 _FILE = re.compile(r"step-([0-9]+)-([0-9]+)\.ckpt")
 _PART = re.compile(rf"step-[0-9]+-[0-9]+\.ckpt\.({UPLOAD.pattern})(?:\.([0-9]+))?\.writing")
 _CHUNK_BYTES = 4 * 1024 * 1024
+LARGEST_UNFINISHED = 256 * 1024**3
+"""Maximal bytes of the unfinished uploads of one token."""
+EXPIRY_SECONDS = 24 * 3600.0
+"""Seconds after its last piece at which an unfinished upload is deleted, and counts no longer."""
 # Shorter than the client's timeout for an answer.
 _JOIN_SECONDS = 20.0
 
@@ -275,6 +281,78 @@ def _open_object_store(url: str) -> Iterator[tuple[Any, str]]:
 
 
 # ---- unfinished uploads
+
+
+class UploadQuota:
+    """The announced sizes of each token's unfinished uploads to this server; threads may share it.
+
+    Args:
+        clock: A monotonic clock, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._uploads: dict[tuple[str, str], tuple[int, float]] = {}
+        self._expired_at: dict[str, float] = {}
+
+    def count(self, token: str, upload: str, size: int) -> None:
+        """Count an upload that has got a piece.
+
+        Args:
+            token: Name of the token.
+            upload: URL and name of the upload.
+            size: Bytes of the whole file.
+
+        Raises:
+            ApiError: The token has too many bytes of unfinished uploads.
+        """
+        with self._lock:
+            now = self._clock()
+            self._uploads = {
+                key: entry for key, entry in self._uploads.items() if now - entry[1] < EXPIRY_SECONDS
+            }
+            total = sum(
+                entry[0] for key, entry in self._uploads.items() if key[0] == token and key[1] != upload
+            )
+            if total + size > LARGEST_UNFINISHED:
+                raise ApiError(
+                    413,
+                    "too_large",
+                    f"Unfinished uploads of {token} have {total} bytes: with {size} more they exceed "
+                    f"{LARGEST_UNFINISHED}. Finish them first; each expires a day after its last piece.",
+                )
+            self._uploads[token, upload] = (size, now)
+
+    def forget(self, token: str, upload: str) -> None:
+        """Forget an upload that is complete."""
+        with self._lock:
+            self._uploads.pop((token, upload), None)
+
+    def is_time_to_expire(self, folder: str) -> bool:
+        """Return whether the expired uploads of a study's folder are to be deleted: once an hour."""
+        with self._lock:
+            now = self._clock()
+            self._expired_at = {key: at for key, at in self._expired_at.items() if now - at < 3600.0}
+            return self._expired_at.setdefault(folder, now) == now
+
+
+def delete_expired(folder: str) -> None:
+    """Delete the pieces of a study's uploads that got none for :data:`EXPIRY_SECONDS`."""
+    try:
+        fs, path = open_filesystem(folder)
+        fs.invalidate_cache()
+        names_by_upload: dict[str, list[str]] = {}
+        for name in fs.find(path):
+            if match := _PART.fullmatch(name.rpartition("/")[2]):
+                names_by_upload.setdefault(f"{name.rpartition('/')[0]} {match[1]}", []).append(name)
+        latest = datetime.now(UTC).timestamp() - EXPIRY_SECONDS
+        for names in names_by_upload.values():
+            if max(fs.modified(name).timestamp() for name in names) < latest:
+                fs.rm(names)
+    except Exception as error:
+        # each store raises its own errors, and another server may delete the same pieces
+        LOGGER.warning("%s: no uploads deleted: %s", folder, mask_secrets(error_reason(error)))
 
 
 def tidy(folder: str, but: str, list_recorded: Callable[[], Collection[str]]) -> None:

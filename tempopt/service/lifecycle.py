@@ -86,11 +86,15 @@ def pause(storage: Storage, name: str) -> StopResult:
     with open_storage(storage) as store:
         if server := as_remote_store(store):
             return StopResult(**server.ask(name, "pause"))
-        study = store.load_study(name)
-        agents = active_agents(store.tickets(study.id))
-        if study.state == "running":
-            store.set_state(study.id, "paused")
-        return StopResult(before=study.state, agents=agents)
+        return pause_study(store, store.load_study(name))
+
+
+def pause_study(store: Store, study: StudyRow) -> StopResult:
+    """Pause a study of a database, as :func:`pause`."""
+    agents = active_agents(store.tickets(study.id))
+    if study.state == "running":
+        store.set_state(study.id, "paused")
+    return StopResult(before=study.state, agents=agents)
 
 
 def stop(storage: Storage, name: str) -> StopResult:
@@ -102,11 +106,15 @@ def stop(storage: Storage, name: str) -> StopResult:
     with open_storage(storage) as store:
         if server := as_remote_store(store):
             return StopResult(**server.ask(name, "stop"))
-        study = store.load_study(name)
-        agents = active_agents(store.tickets(study.id))
-        num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCH_KINDS)
-        compares = study.spec.get("compare") is not None
-        return StopResult(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
+        return stop_study(store, store.load_study(name))
+
+
+def stop_study(store: Store, study: StudyRow) -> StopResult:
+    """Stop the search of a study of a database, as :func:`stop`."""
+    agents = active_agents(store.tickets(study.id))
+    num_withdrawn = 0 if study.state == "done" else store.withdraw(study.id, SEARCH_KINDS)
+    compares = study.spec.get("compare") is not None
+    return StopResult(before=study.state, agents=agents, withdrawn=num_withdrawn, compares=compares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,17 +145,21 @@ def delete(storage: Storage, name: str, *, force: bool = False) -> DeleteResult:
     with open_storage(storage) as store:
         if server := as_remote_store(store):
             return DeleteResult(**server.ask_to_delete(name, force=force))
-        study = store.load_study(name)
-        tickets = store.tickets(study.id)
-        agents = active_agents(tickets)
-        if agents and not force:
-            raise UsageError(
-                f'Agents work on the study "{name}": {", ".join(agents)}. Let them leave first '
-                f"(tempopt pause {name}), or give --force."
-            )
-        store.delete_study(name)
+        return delete_study(store, store.load_study(name), force=force)
+
+
+def delete_study(store: Store, study: StudyRow, *, force: bool) -> DeleteResult:
+    """Delete a study of a database, as :func:`delete`."""
+    tickets = store.tickets(study.id)
+    agents = active_agents(tickets)
+    if agents and not force:
+        raise UsageError(
+            f'Agents work on the study "{study.name}": {", ".join(agents)}. Let them leave first '
+            f"(tempopt pause {study.name}), or give --force."
+        )
+    store.delete_study(study.name, id=study.id)
     folders, reasons = _list_folders(study, tickets)
-    log_folder = _find_log_folder(study) / name
+    log_folder = _find_log_folder(study) / study.name
     if log_folder.is_dir():
         folders.append(str(log_folder))
     freed = 0

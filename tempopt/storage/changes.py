@@ -28,6 +28,10 @@ from tempopt.storage.rows import (
 MAX_SECONDS = 1e10
 """Maximal seconds, and GPU seconds, of one attempt: three centuries of one GPU."""
 Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, strict=True)]
+_MAX_ITEMS = 100_000
+Message = Annotated[str, Field(max_length=2**20)]
+"""An error message, or the end of a run's output."""
+Numbers = Annotated[dict[BoundedText, int | float], Field(max_length=_MAX_ITEMS)]
 
 
 def clamp_seconds(seconds: float) -> float:
@@ -61,13 +65,13 @@ class RunOutcome:
     steps: Step | None
     seconds: Seconds
     diverged_at: Step | None = None
-    error: str | None = None
-    measurements: list[Measurement] = field(default_factory=list)
+    error: Message | None = None
+    measurements: Annotated[list[Measurement], Field(max_length=_MAX_ITEMS)] = field(default_factory=list)
     checkpoint_seconds: Seconds = 0.0
     gpu_seconds: Seconds = 0.0
     peak_memory: NumBytes | None = None
-    attributes: dict[str, int | float] = field(default_factory=dict)
-    constraints: dict[str, float] = field(default_factory=dict)
+    attributes: Numbers = field(default_factory=dict)
+    constraints: Numbers = field(default_factory=dict)
     maps: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -94,8 +98,8 @@ class RunStarted:
     attempt: Attempt
     total_steps: Step
     code: BoundedText
-    machine: str | None = None
-    device: str | None = None
+    machine: BoundedText | None = None
+    device: BoundedText | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +136,7 @@ class RunEnded:
     ticket_id: TicketId
     attempt: Attempt
     outcomes: RunOutcome
-    log: str = ""
+    log: Message = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,10 +154,10 @@ class AttemptLost:
 
     ticket_id: TicketId
     attempt: Attempt
-    error: str
+    error: Message
     max_attempts: Attempt
     seconds: Seconds = 0.0
-    log: str = ""
+    log: Message = ""
     alone: bool = False
     gpu_seconds: Seconds = 0.0
 
@@ -168,7 +172,7 @@ class AttemptReleased:
     ticket_id: TicketId
     attempt: Attempt
     seconds: Seconds = 0.0
-    log: str = ""
+    log: Message = ""
     gpu_seconds: Seconds = 0.0
     peak_memory: NumBytes | None = None
 
@@ -199,6 +203,8 @@ class ClaimRequest:
         held_ticket_ids: Ids of the tickets that this agent knows that it holds.
         expired: Whether tickets with expired leases are reclaimed; False just after an outage of the store,
             in which other agents could not renew theirs.
+        number: Number of the request among those of this agent, which increases with each answer. A copy of
+            an earlier request then claims and releases nothing. None: there are no copies.
     """
 
     max_number_by_kind: Mapping[Kind, int | None]
@@ -207,6 +213,7 @@ class ClaimRequest:
     dead: Collection[str] = ()
     held_ticket_ids: Collection[int] = ()
     expired: bool = True
+    number: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

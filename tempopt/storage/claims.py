@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, false, func, or_, select, update
 
 from tempopt.storage import optuna_tables
 from tempopt.storage.changes import ClaimRequest, state_after_loss
@@ -25,7 +25,17 @@ LOCKED_TICKET_COLUMNS = [c for c in TICKET.c if c.name not in ("parameters", "sa
 def claim_ticket(
     connection: Connection, study_id: int, agent: str, request: ClaimRequest
 ) -> TicketRow | None:
-    """Reclaim tickets of dead or expired holders, then claim and return the next; None if there is none."""
+    """Reclaim tickets of dead or expired holders, then claim and return the next; None if there is none.
+
+    A repeated request returns the ticket that it has claimed before, while that runs.
+    """
+    if request.number is not None:
+        own = (TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent == agent)
+        newest = connection.scalar(select(func.max(TICKET.c.claim)).where(*own))
+        if newest is not None and newest >= request.number:
+            query = select(*TICKET_COLUMNS).where(*own, TICKET.c.claim == request.number)
+            repeated = None if newest > request.number else connection.execute(query).first()
+            return None if repeated is None else ticket_row(repeated)
     _reclaim(connection, study_id, agent, request)
     conditions = (
         TICKET.c.study_id == study_id,
@@ -51,7 +61,8 @@ def claim_ticket(
         "agent": agent,
         "started": now(),
     }
-    change_ticket(connection, row.id, **values, lease=Clock() + request.lease)
+    stored_values = {**values, "lease": Clock() + request.lease, "claim": request.number}
+    change_ticket(connection, row.id, **stored_values)
     return replace(ticket_row(row), **values, lease=float(request.lease))
 
 

@@ -149,6 +149,7 @@ TICKET = Table(
     Column("peak_memory", BigInteger),
     Column("machine", String(MAX_NAME)),
     Column("device", String(MAX_NAME)),
+    Column("claim", Integer, comment="number of the request that claimed it last"),
     UniqueConstraint("study_id", "kind", "number", name="tempopt_ticket_number"),
     # The order in which tickets are claimed: the next one is found, and locked, without a sort.
     Index("tempopt_ticket_next", "study_id", "state", "stage", "number"),

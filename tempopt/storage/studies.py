@@ -228,15 +228,20 @@ class StudyRepository(Repository):
         optuna_tables.set_recommendation(connection, name, recommendation)
 
     @write_transaction
-    def delete_study(self, connection: Connection, name: str) -> None:
+    def delete_study(self, connection: Connection, name: str, *, id: int | None = None) -> None:
         """Delete a study with all its rows, including Optuna's study of that name.
 
         An Optuna study that tempopt did not create, and that has trials of no ticket, is not deleted.
 
+        Args:
+            id: Delete it only if it has this id; None: in any case.
+
         Raises:
-            StudyNotFound: There is no study of that name.
+            StudyNotFound: There is no study of that name, or a different one by now.
         """
         study = self._load(connection, name)
+        if id not in (None, study.id):
+            raise StudyNotFound(f"Study {id} has been deleted.")
         queries.lock_study(connection, study.id)
         rows = connection.execute(
             select(TICKET.c.id, TICKET.c.trial_id).where(TICKET.c.study_id == study.id).order_by(TICKET.c.id)

@@ -144,7 +144,8 @@ class TicketRepository(Repository):
 
         Before that, attempts of other agents are lost whose lease has expired or whose agent is dead: their
         tickets wait again, or have failed permanently. Running tickets of this agent that are not in the
-        request (the answer to their claim was lost) wait again, and no failure is counted.
+        request (the answer to their claim was lost) wait again, and no failure is counted. A request with
+        the number of an earlier one of this agent changes nothing.
 
         Args:
             agent: Unique name of the agent, 1 to 255 characters.

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tempopt.cli.output import escape_control_chars, print_decision, write
-from tempopt.errors import UsageError
+from tempopt.cli.output import print_decision, write
+from tempopt.errors import UsageError, escape_control_chars
 
 
 def test_a_file_is_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

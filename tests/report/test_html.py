@@ -137,6 +137,15 @@ def test_scripts_are_held_to_those_that_tempopt_wrote(confirmed_result: StudyRes
     } == allowed
 
 
+def test_what_people_wrote_does_not_change_the_direction_of_a_line(confirmed_result: StudyResult) -> None:
+    reversing = "a\u202eb\u2066c"
+    result = hostile(confirmed_result, name=reversing, metric=reversing)
+    failed_runs = [replace(run, state="failed", error=reversing) for run in result.runs[:2]]
+    text = render_report(replace(result, lost=failed_runs), plotlyjs="cdn", storage=reversing)
+    assert "\u202e" not in text and "\u2066" not in text
+    assert r"a\u202eb\u2066c" in PageParser(text).texts["h1"]
+
+
 def test_what_people_wrote_is_text_wherever_it_stands(confirmed_result: StudyResult) -> None:
     result = hostile(confirmed_result, name=SCRIPT, metric=SCRIPT)
     runs = [replace(run, machine=SCRIPT, device=SCRIPT, code=SCRIPT, error=SCRIPT) for run in result.runs]

@@ -41,6 +41,7 @@ class HttpAgent:
         self.http: httpx.Client = server.client(token or server.new_token("agent"))
         self.name, self.session = name, f"session{name.encode().hex()}"[:40]
         self.study_id = 0
+        self.num_claims = 0
 
     def join(self, study: str = "toy") -> dict[str, Any]:
         """Join a study, and return the answer."""
@@ -68,9 +69,14 @@ class HttpAgent:
         reply: dict[str, Any] = answer.json()
         return reply
 
+    def take_request(self, held_ids: list[int] | None = None, wait: float = 0.0) -> TakeRequest:
+        """Return the next request for a ticket."""
+        self.num_claims += 1
+        return TakeRequest(number=self.num_claims, held_ticket_ids=held_ids or [], wait=wait)
+
     def take(self, held_ids: list[int] | None = None, wait: float = 0.0) -> TicketRow | None:
         """Return a ticket, None if there is none just now."""
-        reply = self.sync(take=TakeRequest(held_ticket_ids=held_ids or [], wait=wait))["claim"]
+        reply = self.sync(take=self.take_request(held_ids, wait))["claim"]
         return None if reply is None else deserialize(TicketRow, reply["ticket"])
 
     def take_next(self, held_ids: list[int] | None = None) -> TicketRow:

@@ -12,7 +12,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from tempopt.server.serving import TimeoutH11Protocol
+from tempopt.server.serving import LimitedH11Protocol
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tempopt.storage.http.wire import PROTOCOL
@@ -55,7 +55,7 @@ def serve_app(app: FastAPI, port: int = 0) -> Iterator[str]:
         app,
         host="127.0.0.1",
         port=port,
-        http=TimeoutH11Protocol,
+        http=LimitedH11Protocol,
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,

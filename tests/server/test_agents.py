@@ -14,7 +14,7 @@ from tempopt.agent.remote_client import _split_changes
 from tempopt.server import agents, authenticator
 from tempopt.server.tokens import create_token
 from tempopt.storage.changes import AttemptReleased, CheckpointRecorded, MetricReported, RunStarted
-from tempopt.storage.http.protocol import Renewal, TakeRequest
+from tempopt.storage.http.protocol import Renewal
 from tempopt.storage.http.wire import deserialize
 from tempopt.storage.rows import Checkpoint, Measurement, TicketRow
 from tests.server.http_agent import STEPS, HttpAgent, begin, make_end, run_counts
@@ -23,7 +23,7 @@ from tests.server.http_agent import STEPS, HttpAgent, begin, make_end, run_count
 def test_a_ticket_comes_with_all_that_a_worker_needs_and_nothing_of_where_things_lie(
     agent: HttpAgent,
 ) -> None:
-    reply = agent.sync(take=TakeRequest())["claim"]
+    reply = agent.sync(take=agent.take_request())["claim"]
     ticket, request = reply["ticket"], reply["request"]
     assert ticket["agent"] == f"{agent.name}@other" and ticket["parameters"] == request["parameters"]
     assert request["checkpoints"] == "tempopt://toy/baseline-0000"
@@ -106,7 +106,7 @@ def test_two_agents_of_one_name_are_told_apart(agent: HttpAgent) -> None:
     )
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "agent_name_taken")
     double.study_id = agent.study_id
-    assert double.sync_response(take=TakeRequest()).status_code == 409
+    assert double.sync_response(take=double.take_request()).status_code == 409
     double.http.close()
 
 
@@ -123,7 +123,7 @@ def test_checkpoints_are_recorded_where_the_server_has_them_and_come_back_for_th
     (row_checkpoint,) = agent.row(ticket).checkpoints
     assert row_checkpoint.url.endswith(str(folder / "step-8-1.ckpt"))
     agent.sync(AttemptReleased(ticket_id=ticket.id, attempt=1))
-    reply = agent.sync(take=TakeRequest())["claim"]
+    reply = agent.sync(take=agent.take_request())["claim"]
     assert [entry["url"] for entry in reply["request"]["resume"]] == [url]
     ticket = deserialize(TicketRow, reply["ticket"])
     agent.report_training(ticket, [3.0, 2.0, 1.0])
@@ -170,7 +170,7 @@ def test_reporting_the_last_run_opens_the_next_stage_and_ends_the_study(agent: H
         agent.sync(dataclasses.replace(change, outcomes=outcomes))
     assert {"baseline", "constant", "search", "choose", "confirm"} <= set(kinds)
     assert agent.server.store.load_study("toy").state == "done"
-    assert agent.sync(take=TakeRequest())["over"]
+    assert agent.sync(take=agent.take_request())["over"]
 
 
 def _train_until_the_search_waits(agent: HttpAgent) -> TicketRow:
@@ -228,11 +228,30 @@ def test_who_leaves_gives_back_what_was_given_a_moment_ago(agent: HttpAgent) -> 
     assert (agent.row(ticket).state, agent.row(ticket).failures) == ("waiting", 0)
 
 
+def test_a_late_copy_of_a_request_takes_nothing_and_a_repeated_one_gets_the_same_ticket(
+    agent: HttpAgent,
+) -> None:
+    first_request = agent.take_request()
+    first = agent.sync(take=first_request)["claim"]["ticket"]
+    # the answer was lost
+    assert agent.sync(take=first_request)["claim"]["ticket"]["id"] == first["id"]
+    second = agent.take([first["id"]])
+    assert second is not None
+    agent.server.app.state.tempopt.study_sessions.close("toy")
+    assert agent.sync(take=first_request)["claim"] is None
+    rows = agent.server.store.tickets(agent.study_id)
+    running = [(row.id, row.attempt) for row in rows if row.state == "running"]
+    assert running == [(first["id"], 1), (second.id, 1)]
+    assert agent.report_training(second, [3.0, 2.0, 1.0])["refused"] == []
+    # a ticket whose answer never came is given out again
+    assert agent.take_next([second.id]).id == first["id"]
+
+
 def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(agent: HttpAgent) -> None:
     agent.server.store.delete_study("toy")
-    assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
+    assert agent.sync_response(take=agent.take_request()).json()["error"]["code"] == "study_not_found"
     begin(agent.server.store)
-    assert agent.sync_response(take=TakeRequest()).json()["error"]["code"] == "study_not_found"
+    assert agent.sync_response(take=agent.take_request()).json()["error"]["code"] == "study_not_found"
     agent.join()
     assert agent.take() is not None
 
@@ -240,7 +259,7 @@ def test_a_study_that_was_deleted_or_begun_anew_is_none_of_the_agents(agent: Htt
 def test_a_paused_study_gives_no_tickets_and_takes_what_was_trained(agent: HttpAgent) -> None:
     ticket = agent.take_next()
     agent.server.store.set_state(agent.study_id, "paused")
-    answer = agent.sync(make_end(ticket, 1.0), take=TakeRequest())
+    answer = agent.sync(make_end(ticket, 1.0), take=agent.take_request())
     assert answer["state"] == "paused" and answer["claim"] is None and not answer["over"]
     assert agent.row(ticket).state == "done"
     body = {"study": "toy", "agent": agent.name, "session": agent.session}

@@ -62,10 +62,12 @@ def test_a_study_of_others_cannot_be_read_changed_or_told_from_one_that_is_not_t
         assert str(SECRET) not in hidden_response.text
     for verb in ("pause", "stop", "resume", "enqueue", "gc"):
         answer = team.post(
-            f"/api/studies/speech-secret/{verb}", json={"sets": []} if verb == "enqueue" else {}
+            f"/api/studies/speech-secret/{verb}",
+            params={"study": 1},
+            json={"sets": []} if verb == "enqueue" else {},
         )
         assert answer.status_code in (404, 422), verb
-    assert team.delete("/api/studies/speech-secret", params={"force": True}).status_code == 404
+    assert team.delete("/api/studies/speech-secret", params={"force": True, "study": 1}).status_code == 404
     assert team.get("/api/studies").json() == team.get("/api/summaries").json() == []
     assert running_server.store.load_study("speech-secret").state == "running"
 
@@ -95,7 +97,7 @@ def test_an_agent_for_some_studies_trains_for_no_others(running_server: RunningS
     response = agent.http.post("/api/agents/join", json=agent_fields)
     assert response.status_code == 404
     study = running_server.store.load_study("speech-secret")
-    body = {**agent_fields, "study_id": study.id, "take": {"held_ticket_ids": [], "wait": 0}}
+    body = {**agent_fields, "study_id": study.id, "take": {"number": 1}}
     assert agent.http.post("/api/agents/sync", json=body).status_code == 404
     assert (
         agent.http.post("/api/agents/leave", json={**agent_fields, "study_id": study.id}).status_code == 404

@@ -56,6 +56,37 @@ def _routes(app: FastAPI) -> Iterator[tuple[str, str, set[str]]]:
             yield method, route.path, _scopes(route.dependant)
 
 
+def _documented_requests() -> dict[str, set[tuple[str, str]]]:
+    """Return method and path of the requests of each scope in the table of docs/trust.md."""
+    page = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
+    table = page.partition("\n## Tokens\n")[2].partition("\n## ")[0]
+    rows = [line.split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    return {
+        row[0].strip("| `"): {(method, path) for method, path in re.findall(r"`([A-Z]+) (/[^`]*)`", row[1])}
+        for row in rows
+    }
+
+
+def test_the_page_on_security_has_the_requests_of_each_scope(store: Store, tmp_path: Path) -> None:
+    documented = _documented_requests()
+    assert documented.keys() == {"any", *SCOPES}
+    routes = list(_routes(create_app(store, checkpoints=tmp_path.as_uri())))
+    for method, path, scopes in routes:
+        scope = "any" if scopes == set(SCOPES) else " ".join(scopes)
+        documenting = {
+            name
+            for name, requests in documented.items()
+            for other_method, prefix in requests
+            if method == other_method and (path == prefix or path.startswith(f"{prefix}/"))
+        }
+        assert documenting == {scope}, f"{method} {path}"
+    for name, requests in documented.items():
+        for method, prefix in requests:
+            assert any(
+                method == other_method and path.startswith(prefix) for other_method, path, _ in routes
+            ), f"{name}: {method} {prefix} is no request"
+
+
 def test_every_route_asks_for_a_scope_and_refuses_all_others(running_server: RunningServer) -> None:
     routes = list(_routes(running_server.app))
     documented_routes = {
@@ -267,10 +298,14 @@ def test_the_audit_log_says_which_study_it_was(running_server: RunningServer) ->
         body = {"study": "toy", "study_id": reply["study"]["id"], **agent}
         client.post("/api/agents/sync", json=body)
         client.post("/api/agents/leave", json=body)
-        client.post("/api/studies/toy/pause")
-        client.post("/api/studies/other/pause")
-        client.delete("/api/studies/toy")
+        ids = {"study": body["study_id"]}
+        client.post("/api/studies/toy/pause", params=ids)
+        client.post("/api/studies/other/pause", params=ids)
+        client.post(f"/api/studies/{running_server.token}/pause", params=ids)
+        client.delete("/api/studies/toy", params=ids)
         lines = client.get("/api/audit", params={"study": "toy"}).json()
+        whole_log = client.get("/api/audit").text
+    assert "_***" in whole_log and running_server.token not in whole_log
     audit_rows = [
         tuple(line[key] for key in ("action", "study", "detail", "status")) for line in reversed(lines)
     ]

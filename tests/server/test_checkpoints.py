@@ -293,6 +293,32 @@ def test_what_was_broken_off_does_not_fill_the_disk(holder: HttpAgent) -> None:
     assert len(list((holder.server.checkpoints / "toy" / RUN).iterdir())) <= 4
 
 
+def test_unfinished_uploads_expire(
+    holder: HttpAgent, run_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_piece(holder, 0, b"abc", 8)
+    put_piece(holder, 0, b"abc", 3, upload="1" * 16, file="step-9-1.ckpt")
+    uploads.delete_expired(run_folder.removesuffix(f"/{RUN}"))
+    assert len(_files_in(run_folder)) == 2
+    # as if time had passed
+    monkeypatch.setattr(uploads, "EXPIRY_SECONDS", -60.0)
+    put_piece(holder, 3, b"d", 8)
+    uploads.delete_expired(run_folder.removesuffix(f"/{RUN}"))
+    assert _files_in(run_folder) == {"step-9-1.ckpt": b"abc"}
+
+
+def test_unfinished_uploads_of_a_token_are_limited(
+    holder: HttpAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "LARGEST_UNFINISHED", 20)
+    names = [f"{number:016x}" for number in range(3)]
+    replies = [put_piece(holder, 0, b"abc", 8, upload=name) for name in (*names, names[0])]
+    assert [reply.status_code for reply in replies] == [200, 200, 413, 200]
+    assert replies[2].json()["error"]["code"] == "too_large"
+    assert put_piece(holder, 3, b"defgh", 8, upload=names[0]).json()["is_complete"]
+    assert put_piece(holder, 0, b"abc", 8, upload=names[2]).status_code == 200
+
+
 def test_a_piece_that_is_too_large_or_longer_than_the_file_is_refused(
     holder: HttpAgent, small_pieces: None
 ) -> None:

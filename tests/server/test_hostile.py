@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_UNKNOWN, BodyLimitMiddleware
-from tempopt.server.serving import TimeoutH11Protocol
+from tempopt.server.limits import LARGEST_BODY, LARGEST_ELSEWHERE, LARGEST_FORM, BodyLimitMiddleware
+from tempopt.server.serving import LimitedH11Protocol
 from tests.server.http_server import RunningServer
 from tests.toy_study import toy_spec
 
@@ -52,7 +52,7 @@ def client(running_server: RunningServer) -> Iterator[httpx.Client]:
 def _refusal(answer: httpx.Response) -> tuple[int, str]:
     error = answer.json()["error"]
     assert answer.headers["content-type"] == "application/json"
-    assert 0 < len(error["message"]) < 3000
+    assert 0 < len(error["message"]) < 2000
     return answer.status_code, error["code"]
 
 
@@ -131,14 +131,53 @@ def test_a_parameter_that_no_route_takes_is_refused(client: httpx.Client) -> Non
     assert _refusal(client.get("/api/me", params={"": "0"})) == (422, "invalid_request")
 
 
-def test_a_large_unauthenticated_body_is_refused_before_it_is_read(running_server: RunningServer) -> None:
-    for head in (f"content-length: {LARGEST_UNKNOWN + 1}", "transfer-encoding: chunked"):
+def test_an_unauthenticated_body_is_refused_before_it_is_read(running_server: RunningServer) -> None:
+    for head in ("content-length: 1", "transfer-encoding: chunked"):
         with _line(running_server) as line:
             line.sendall(
                 _head(running_server, "/api/studies", head).replace(b"authorization: ", b"x-other: ")
             )
             status, error, trailing = _answer(line)
         assert (status, error, trailing) == (401, "token_missing", b""), head
+
+
+def test_two_lengths_of_a_body_are_refused(running_server: RunningServer) -> None:
+    with _line(running_server) as line:
+        lines = ("content-length: 2", "transfer-encoding: chunked")
+        line.sendall(_head(running_server, "/api/studies", *lines) + b"2\r\n{}\r\n0\r\n\r\n")
+        assert _answer(line) == (400, "bad_request", b"")
+
+
+def test_a_form_for_signing_in_is_short_and_a_refusal_of_its_token_reads_no_more(
+    running_server: RunningServer,
+) -> None:
+    with _line(running_server) as line:
+        line.sendall(_head(running_server, "/sign-in", f"content-length: {LARGEST_FORM + 1}"))
+        assert _answer(line) == (413, "too_large", b"")
+
+
+def test_clients_without_a_token_hold_few_connections_and_close_none_of_known_clients(
+    running_server: RunningServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LimitedH11Protocol, "max_unknown", 8)
+    known = http.client.HTTPConnection(*_address(running_server), timeout=60)
+    headers = {"authorization": f"Bearer {running_server.token}"}
+    lines = []
+    for number in range(40):
+        known.request("GET", "/api/me", headers=headers)
+        assert known.getresponse().read()
+        if number == 0:
+            first_address = known.sock.getsockname()
+        lines.append(_line(running_server))
+        lines[-1].sendall(b"GET /studies/toy HTTP/1.1\r\nhost:" if number % 2 else b"")
+    assert known.sock.getsockname() == first_address, "the connection of the known client was closed"
+    # the oldest were closed, the newest are open
+    assert [_is_closed(line) for line in lines[:30]] == [True] * 30
+    lines[-1].sendall(b" a\r\n\r\n")
+    assert _answer(lines[-1])[0] == 401
+    for line in lines:
+        line.close()
+    known.close()
 
 
 def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) -> None:
@@ -163,7 +202,7 @@ def test_a_body_that_dribbles_in_is_not_waited_for(running_server: RunningServer
 def test_headers_that_dribble_in_are_not_waited_for(
     running_server: RunningServer, monkeypatch: pytest.MonkeyPatch, first: bytes
 ) -> None:
-    monkeypatch.setattr(TimeoutH11Protocol, "longest", 0.3)
+    monkeypatch.setattr(LimitedH11Protocol, "longest", 0.3)
     with _line(running_server) as line:
         line.sendall(first)
         while line.recv(65536):
@@ -189,32 +228,43 @@ def test_requests_that_come_twice_do_once_what_they_do(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
     study = client.get("/api/studies/toy/row").json()
-    count = len(client.get("/api/studies/toy/tickets").json())
+    ids, count = {"study": study["id"]}, len(client.get("/api/studies/toy/tickets").json())
     body = {"add_trials": 2, "version": study["version"]}
     first, second = (client.post("/api/studies/toy/resume", json=body) for _ in range(2))
     assert first.status_code == 200
     assert _refusal(second) == (409, "study_changed")
     assert len(client.get("/api/studies/toy/tickets").json()) == count + 2
-    assert [client.post("/api/studies/toy/pause").status_code for _ in range(2)] == [200, 200]
+    assert [client.post("/api/studies/toy/pause", params=ids).status_code for _ in range(2)] == [200, 200]
     token_row = client.post("/api/tokens", json=BODIES["/api/tokens"]).json()
     revocations = [client.delete(f"/api/tokens/{token_row['id']}").json()["revoked"] for _ in range(2)]
     assert revocations[0] == revocations[1] is not None
     other_spec = {**toy_spec(), "study": {**toy_spec()["study"], "name": "other"}}
-    assert [client.post("/api/studies", json={"spec": other_spec}).status_code for _ in range(2)] == [
-        201,
-        200,
-    ]
-    assert client.delete("/api/studies/other").status_code == 200
-    assert _refusal(client.delete("/api/studies/other")) == (404, "study_not_found")
+    submissions = [client.post("/api/studies", json={"spec": other_spec}) for _ in range(2)]
+    assert [submission.status_code for submission in submissions] == [201, 200]
+    ids = {"study": submissions[0].json()["id"]}
+    assert client.delete("/api/studies/other", params=ids).status_code == 200
+    assert _refusal(client.delete("/api/studies/other", params=ids)) == (404, "study_not_found")
 
 
 # ---- lines by hand
 
 
-def _line(server: RunningServer) -> socket.socket:
+def _address(server: RunningServer) -> tuple[str, int]:
     address = urlsplit(server.url)
     assert address.hostname is not None
-    return socket.create_connection((address.hostname, address.port or 80), timeout=60)
+    return address.hostname, address.port or 80
+
+
+def _line(server: RunningServer) -> socket.socket:
+    return socket.create_connection(_address(server), timeout=60)
+
+
+def _is_closed(line: socket.socket) -> bool:
+    """Return whether the server has closed a connection on which nothing was asked."""
+    try:
+        return line.recv(1) == b""
+    except ConnectionResetError:
+        return True
 
 
 def _head(server: RunningServer, path: str, *lines: str) -> bytes:

@@ -132,9 +132,11 @@ with open_store("sqlite:///{tmp_path}/t.db") as store:
     for name in ("toy", "stored"):
         for part in ("", "/row", "/tickets", "/report?plotlyjs=cdn", "/export", "/news?since=search:0"):
             assert client.get(f"/api/studies/{{name}}{{part}}").status_code != 500, (name, part)
+        params = {{"study": store.load_study(name).id}}
         for verb in ("pause", "stop", "resume", "gc"):
-            assert client.post(f"/api/studies/{{name}}/{{verb}}", json={{}}).status_code != 500, (name, verb)
-        assert client.delete(f"/api/studies/{{name}}").status_code == 200
+            answer = client.post(f"/api/studies/{{name}}/{{verb}}", params=params, json={{}})
+            assert answer.status_code != 500, (name, verb)
+        assert client.delete(f"/api/studies/{{name}}", params=params).status_code == 200
 assert not [name for name in ("trap", "torch", "lightning") if name in sys.modules]
 """
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -154,25 +156,37 @@ def test_parameter_sets_are_tried_and_those_of_before_are_not_tried_again(client
 def test_a_study_is_paused_stopped_resumed_and_deleted(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
-    id = begin_study(client)["id"]
-    assert client.post("/api/studies/toy/pause").json()["before"] == "running"
+    ids = {"study": begin_study(client)["id"]}
+    assert client.post("/api/studies/toy/pause", params=ids).json()["before"] == "running"
     assert running_server.store.load_study("toy").state == "paused"
     assert client.post("/api/studies/toy/resume", json={}).json()["state"] == "running"
-    assert client.post("/api/studies/toy/stop").json()["withdrawn"] == 8 + 2 + 3
-    stale = client.delete("/api/studies/toy", params={"study": id + 1})
-    assert (stale.status_code, code(stale)) == (404, "study_not_found")
-    assert client.delete("/api/studies/toy").status_code == 200
+    assert client.post("/api/studies/toy/stop", params=ids).json()["withdrawn"] == 8 + 2 + 3
+    assert client.delete("/api/studies/toy", params=ids).status_code == 200
     assert code(client.get("/api/studies/toy")) == "study_not_found"
+
+
+def test_a_late_copy_of_a_request_changes_no_later_study_of_that_name(
+    running_server: RunningServer, client: httpx.Client
+) -> None:
+    ids = {"study": begin_study(client)["id"]}
+    running_server.store.delete_study("toy")
+    begin_study(client)
+    for verb, path in (("POST", "/pause"), ("POST", "/stop"), ("DELETE", "")):
+        late = client.request(verb, f"/api/studies/toy{path}", params=ids)
+        assert (late.status_code, code(late)) == (404, "study_not_found")
+        assert client.request(verb, f"/api/studies/toy{path}").status_code == 422
+    study = running_server.store.load_study("toy")
+    assert study.state == "running" and study.version == 1
 
 
 def test_a_study_at_work_is_deleted_by_force_alone(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
-    begin_study(client)
+    ids = {"study": begin_study(client)["id"]}
     take_next(running_server.store, running_server.store.load_study("toy"), "far:7")
-    response = client.delete("/api/studies/toy")
+    response = client.delete("/api/studies/toy", params=ids)
     assert (response.status_code, code(response)) == (400, "usage")
-    assert client.delete("/api/studies/toy?force=true").json()["agents"] == ["far:7"]
+    assert client.delete("/api/studies/toy", params={**ids, "force": True}).json()["agents"] == ["far:7"]
 
 
 def test_a_token_of_some_studies_begins_no_other_and_is_told_which(

@@ -24,7 +24,15 @@ from tempopt.files import replace
 from tempopt.report import study_lines
 from tempopt.report.finding import GAIN
 from tempopt.report.page import sections
-from tempopt.report.page.shared import cell, colours, drawing, format_inline_code, library, template
+from tempopt.report.page.shared import (
+    cell,
+    colours,
+    drawing,
+    escape_value,
+    format_inline_code,
+    library,
+    template,
+)
 from tempopt.report.recommendation_text import recommendation_text, sentence
 from tempopt.report.study_result import StudyResult
 
@@ -146,7 +154,13 @@ def file_name(name: str) -> str:
 @functools.cache
 def _environment() -> Environment:
     loader = PackageLoader("tempopt.report.page")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=escape_value,
+    )
     environment.lstrip_blocks = True
     environment.filters["cell"] = cell
     environment.filters["inline_code"] = format_inline_code

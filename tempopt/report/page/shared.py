@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from markupsafe import Markup, escape
 
+from tempopt.errors import escape_control_chars
 from tempopt.report.formatting import shorten
 
 _CODE = re.compile("`([^`]*)`")
@@ -54,6 +55,11 @@ def cell(value: object) -> str:
     return shorten(str(value), 200)
 
 
+def escape_value(value: object) -> object:
+    """Return a value of a template; a text could otherwise change the direction of the rest of its line."""
+    return escape_control_chars(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
 def format_inline_code(text: str) -> Markup:
     """Return a sentence as HTML, with text between backticks as ``<code>``."""
-    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(text))))
+    return Markup(_CODE.sub(r"<code>\1</code>", str(escape(escape_control_chars(text)))))

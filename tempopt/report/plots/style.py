@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from tempopt.errors import escape_control_chars
 from tempopt.report.study_result import StudyResult
 
 Cell = str | int | float | None
@@ -225,7 +226,7 @@ def plain(text: str, longest: int = _MAX_LABEL_CHARS) -> str:
     """Return a text for plotly without markup, shortened in the middle if it is long."""
     if len(text) > longest:
         text = f"{text[: longest - 10]}…{text[-9:]}"
-    return html.escape(text, quote=False)
+    return html.escape(escape_control_chars(text), quote=False)
 
 
 def number(value: float) -> str:

@@ -86,7 +86,13 @@ def format_age(seconds: float) -> str:
 def environment() -> Environment:
     """Return the templates, which escape all values; an undefined name is an error."""
     loader = PackageLoader("tempopt.server.pages")
-    templates = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    templates = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=shared.escape_value,
+    )
     templates.lstrip_blocks = True
     templates.filters |= {"study_url": study_url, "value": format_value}
     templates.filters |= {"hours": format_hours, "age": format_age}

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tempopt.storage.rows import WITHOUT_NUL, Attempt, Step, StudyState, TicketId, is_finite
+from tempopt.storage.rows import MAX_ID, WITHOUT_NUL, Attempt, Step, StudyState, TicketId, is_finite
 
 MAX_CHANGES = 100_000
 MAX_WAIT_SECONDS = 30.0
@@ -70,10 +70,13 @@ class TakeRequest(Body):
     """An agent requests a ticket.
 
     Args:
+        number: Number of the request in the agent's session, which increases with each answer: a repeated
+            request gets the same ticket, and a late copy of an earlier one none.
         held_ticket_ids: Ids of the tickets that the agent knows that it holds.
         wait: Seconds for which the answer may be held back until a ticket may begin.
     """
 
+    number: Annotated[int, Field(ge=1, le=MAX_ID)]
     held_ticket_ids: Annotated[list[TicketId], Field(max_length=4096)] = []
     wait: Annotated[float, Field(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
 

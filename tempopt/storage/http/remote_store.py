@@ -68,16 +68,20 @@ class RemoteStore(Store):
     def ask(self, name: str, verb: str, body: Mapping[str, Any] | None = None) -> Any:
         """Request an action on a study, and return the server's answer as plain data.
 
+        The request has the study's id: a late copy of it does nothing to a later study of that name.
+
         Args:
             name: Name of the study.
             verb: Action, as in the path: ``pause``, ``stop``, ``resume``, ``enqueue``, ``gc``.
             body: Arguments of the action, as plain data.
         """
-        return self.server.post(study_path(name, verb), body)
+        params = {"study": self.load_study(name).id}
+        return self.server.request("POST", study_path(name, verb), params=params, json=dict(body or {}))
 
     def ask_to_delete(self, name: str, *, force: bool) -> Any:
         """Delete a study, with ``force`` even while agents work on it; return the result as plain data."""
-        return self.server.request("DELETE", study_path(name), params={"force": force})
+        params = {"study": self.load_study(name).id, "force": force}
+        return self.server.request("DELETE", study_path(name), params=params)
 
     # ---- reading
 
