@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from tempopt.storage.attention_maps import MapsData
 from tempopt.storage.rows import (
     Attempt,
     BoundedText,
@@ -72,7 +73,7 @@ class RunOutcome:
     peak_memory: NumBytes | None = None
     attributes: Numbers = field(default_factory=dict)
     constraints: Numbers = field(default_factory=dict)
-    maps: dict[str, Any] | None = None
+    maps: MapsData | None = None
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):
