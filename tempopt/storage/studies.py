@@ -21,9 +21,9 @@ from tempopt.storage.import_study import StudyDump
 from tempopt.storage.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import (
+    TICKET_STATES,
     JobRow,
     Kind,
-    TICKET_STATES,
     OpenStudy,
     PriorRuns,
     StudyRow,

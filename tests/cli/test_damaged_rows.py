@@ -35,14 +35,26 @@ MAPS = {
             "step": 23,
             "heads": [
                 {
-                    **{"layer": 0, "head": 0, "queries": 2, "keys": 2, "rows": 2, "columns": 2},
-                    **{"most": 0.5, "cells": "AP8A/w=="},
+                    "layer": 0,
+                    "head": 0,
+                    "queries": 2,
+                    "keys": 2,
+                    "rows": 2,
+                    "columns": 2,
+                    "most": 0.5,
+                    "cells": "AP8A/w==",
                 }
             ],
             "measures": [
                 {
-                    **{"layer": 0, "head": 0, "measure": "previous_token", "score": 0.9},
-                    **{"low": 0.8, "high": 1.0, "value": 0.9, "chance": 0.1},
+                    "layer": 0,
+                    "head": 0,
+                    "measure": "previous_token",
+                    "score": 0.9,
+                    "low": 0.8,
+                    "high": 1.0,
+                    "value": 0.9,
+                    "chance": 0.1,
                 }
             ],
         }
@@ -71,7 +83,21 @@ VALUES = [
     "2026-13-45 99:99:99",
 ]
 """Values in place of a whole column."""
-PARTS = [None, True, "text", "x" * 3000, -1, 10**400, 1e308, float("nan"), float("inf"), [], {}, [[[]]], {"a": 1}]
+PARTS = [
+    None,
+    True,
+    "text",
+    "x" * 3000,
+    -1,
+    10**400,
+    1e308,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[[]]],
+    {"a": 1},
+]
 """Values in place of a part of a document."""
 
 
@@ -89,7 +115,9 @@ def spoil_document(document: Any, chance: random.Random) -> Any:
     stack = [document]
     while stack:
         node = stack.pop()
-        entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        entries = (
+            node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+        )
         for key, value in entries:
             places.append((node, key))
             stack.append(value)
@@ -142,7 +170,9 @@ def add_rows(path: Path) -> None:
     """Add a row to the tables that the study of these tests leaves empty."""
     with closing(sqlite3.connect(path)) as connection, connection:
         pair = "SELECT id FROM tempopt_ticket WHERE kind = 'confirm' AND pair = 0 AND arm LIKE '%search%'"
-        connection.execute(f"INSERT INTO tempopt_attention_map SELECT id, ? FROM ({pair})", (json.dumps(MAPS),))
+        connection.execute(
+            f"INSERT INTO tempopt_attention_map SELECT id, ? FROM ({pair})", (json.dumps(MAPS),)
+        )
         connection.execute(
             "INSERT INTO tempopt_job (study, launcher, id, options, created) VALUES (?, ?, ?, ?, ?)",
             ("toy", "gone", "7", '{"address": "http://127.0.0.1:9"}', "2026-01-01 00:00:00.000000"),
