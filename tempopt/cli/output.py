@@ -16,14 +16,14 @@ from rich.table import Table
 from tempopt.errors import UsageError
 from tempopt.files import replace
 
-_UNWRAPPED_CHARS = 10_000  # wider than any table, so that rich wraps no cell
+_WIDE = 10_000
 # Control characters, invisible ones such as those that change the direction of text, lone surrogates, and
 # Unicode's line ends.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def escape_control_chars(text: str) -> str:
-    r"""Return a text in which characters that could control a terminal are escapes such as ``\x1b``.
+    r"""Return a text with each character that could steer a terminal as an escape such as ``\x1b``.
 
     Args:
         text: Any text, for instance of the database; newlines and tabs stay.
@@ -83,7 +83,7 @@ def print_table(table: Table) -> None:
     if sys.stdout.isatty():
         Console().print(table)
         return
-    console = Console(width=_UNWRAPPED_CHARS, color_system=None)
+    console = Console(width=_WIDE, color_system=None)  # wider than any table: no cell is wrapped
     with console.capture() as capture:
         console.print(table)
     print(*(line.rstrip() for line in capture.get().rstrip("\n").split("\n")), sep="\n")

@@ -30,10 +30,10 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
     decision = decide(result, storage)
     if decision is None:
         return render_lines(find(result, storage))
-    labelled_texts = [("use", decision.use)]
+    labelled = [("use", decision.use)]
     if decision.is_change:
-        labelled_texts.append(("now", decision.baseline))
-    labelled_texts += [("" if index else "also", text) for index, text in enumerate(decision.also)]
+        labelled.append(("now", decision.baseline))
+    labelled += [("" if index else "also", text) for index, text in enumerate(decision.also)]
     study_args = f"{shlex.quote(result.name)}{storage}"
     hints = [f"details: tempopt show {study_args} --full"]
     if decision.is_change or decision.untested:
@@ -41,7 +41,7 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
     if report:
         hints.append(f"report: {report}")
     spent = f"{result.num_ended} runs, {duration(result.cost.train_seconds)} of training"
-    lines = [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in labelled_texts]
+    lines = [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in labelled]
     return [decision.headline, *lines, f"{spent}; {'; '.join(hints)}"]
 
 

@@ -30,7 +30,7 @@ MOST_KEPT = 4
 """Number of unfinished uploads, and of files that are not recorded, that are kept per run."""
 _FILE = re.compile(r"step-([0-9]+)-([0-9]+)\.ckpt")
 _PART = re.compile(rf"step-[0-9]+-[0-9]+\.ckpt\.({UPLOAD.pattern})(?:\.([0-9]+))?\.writing")
-_CHUNK_BYTES = 4 * 1024 * 1024
+_CHUNK = 4 * 1024 * 1024
 # Shorter than the client's timeout for an answer.
 _JOIN_SECONDS = 20.0
 
@@ -239,8 +239,8 @@ _JOINS = _Joins()
 def out_of_store(url: str, begin: int, end: int) -> Iterator[bytes]:
     """Yield the bytes of an object between two positions, in chunks."""
     fs, path = open_filesystem(url)
-    for position in range(begin, end, _CHUNK_BYTES):
-        yield fs.cat_file(path, start=position, end=min(position + _CHUNK_BYTES, end))
+    for position in range(begin, end, _CHUNK):
+        yield fs.cat_file(path, start=position, end=min(position + _CHUNK, end))
 
 
 def size_in_store(url: str) -> int | None:

@@ -472,9 +472,9 @@ def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with silence_logging(run.module), _collect_losses(run) as backward_losses:
+        with silence_logging(run.module), _collect_losses(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
-        return backward_losses or (loss["loss"] if isinstance(loss, dict) else loss)
+        return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
     return forward
 

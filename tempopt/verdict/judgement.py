@@ -77,12 +77,12 @@ def _compare(
     name: str, arm: PairedRuns, reference: PairedRuns, direction: Direction, alpha: float
 ) -> tuple[Variant, int | None]:
     """Return a variant with its result, and the number of seeds that a test needs; None if unknown."""
-    common_seeds, failures, needed = arm.pairs & reference.pairs, None, None
-    if is_paired := len(common_seeds) > 1 or arm.pairs == reference.pairs:
+    common, failures, needed = arm.pairs & reference.pairs, None, None
+    if is_paired := len(common) > 1 or arm.pairs == reference.pairs:
         differences = list(differences_by_pair(arm, reference, direction).values())
         test = paired_test(differences, direction=direction, alpha=alpha)
         failures = paired_failures([arm], [reference], alpha=alpha)
-        diverged, reference_diverged = arm.diverged & common_seeds, reference.diverged & common_seeds
+        diverged, reference_diverged = arm.diverged & common, reference.diverged & common
         if _needs_more(test) and (effect := test.gain / stdev(differences)) > 0:
             needed = pairs_needed(effect, alpha=alpha)
     else:
@@ -108,7 +108,7 @@ def _compare(
         name=name,
         params={},
         answer=answer,
-        runs=len(common_seeds if is_paired else arm.pairs),
+        runs=len(common if is_paired else arm.pairs),
         failures=failures,
         fails_more=failures is not None and failures.p_value < alpha and answer.diverges_more,
     )

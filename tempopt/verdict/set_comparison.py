@@ -303,16 +303,16 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
         return []
     reference, variants = _reference_and_variants(spec)
     if spec.study.all_pairs:
-        is_decided = all(pair.winner for pair in _compare_sets(tickets, spec, of_round))
+        is_decided = all(pair.winner for pair in _set_pairs(tickets, spec, of_round))
         return [] if is_decided else [reference, *variants]
-    undecided_names = []
+    undecided = []
     for variant in variants:
         # a variant with fewer pairs was decided at an earlier look
         if pairs_of(ticket for ticket in confirm if ticket.arm == variant.name) == num_pairs:
             answer = _variant_answer(tickets, spec, of_round, variant.name)
             if answer is None or not (answer.significant or answer.worse):
-                undecided_names.append(variant)
-    return [reference, *undecided_names] if undecided_names else []
+                undecided.append(variant)
+    return [reference, *undecided] if undecided else []
 
 
 # ---- what they say
@@ -334,7 +334,7 @@ def evaluate_comparison(
         if not confirm or not are_over(confirm) or _undecided_sets(tickets, spec, of_round):
             continue
         verdict_number = _variant_evidence(tickets, spec, of_round, variants[0].name).verdict_number
-        pairs = _compare_sets(tickets, spec, of_round) if spec.study.all_pairs else ()
+        pairs = _set_pairs(tickets, spec, of_round) if spec.study.all_pairs else ()
         of_reference = {pair.name: pair.answer for pair in pairs if pair.reference == reference.name}
         return Comparison(
             reference=reference.name,
@@ -363,7 +363,7 @@ def _means_by_set(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) 
     return {name: fmean(set_values) for name, set_values in values.items() if set_values}
 
 
-def _compare_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
+def _set_pairs(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> tuple[SetPair, ...]:
     """Return the comparison of every two sets, the later against the earlier; all have runs on the same
     seeds.
     """
