@@ -456,7 +456,7 @@ class Agent:
             raise StudyFailed(
                 f"All sets fail on the same seed, and no run has a value yet: {message.message}\n{log}\n"
                 f"Fix the cause and repeat these runs: tempopt resume {name} --retry-failed\n"
-                f"Or go on with other seeds: tempopt resume {name}"
+                f"Or continue with other seeds: tempopt resume {name}"
             )
 
     def _on_out_of_memory(self, slot: WorkerSlot, why: str) -> None:

@@ -163,8 +163,7 @@ def loss_line(result: StudyData, comparison: Comparison) -> str:
     name = comparison.recommended_set
     if math.isinf(comparison.max_loss):
         is_equal = any(pair.answer.paired.is_equal for pair in comparison.pairs if pair.answer is not None)
-        reason = "differences are equal (add --pairs)" if is_equal else "too few seeds (add --pairs)"
-        reason = "the seed has no effect" if comparison.unvaried else reason
+        reason = "differences are equal" if is_equal else "too few seeds (add --pairs)"
         return f"what {name} may lose against the best set is not bounded: {reason}."
     if comparison.max_loss:
         text = f"against the best set {name} loses at most {limit(comparison.max_loss)} in {result.metric}"
@@ -211,7 +210,9 @@ def _pair_finding(pair: SetPair) -> Finding:
         return Finding(kind="pair", text=f"{names}: no run of the two has a finite value.")
     outcomes = {None: "no difference shown", pair.name: "better", pair.reference: "worse"}
     text = f"{names}: {_format_numbers(answer)}: {outcomes[pair.winner]}."
-    details = pair_caveats(answer, pair.name, pair.reference, "failed or diverged")
+    set_names = (pair.name, pair.reference)
+    same_values = same_values_text(answer, *set_names, "what differs between them")
+    details = [*filter(None, [same_values]), *pair_caveats(answer, *set_names, "failed or diverged")]
     return comparison_finding("pair", text, answer, details=details)
 
 

@@ -60,7 +60,7 @@ def judge(data: Any, *, direction: Direction, baseline: str | None = None) -> Ju
     if baseline is not None and baseline not in values:
         raise UsageError(unknown("baseline", baseline, values, "Give the name of a variant."))
     if all(value is None for runs in values.values() for value in runs.values()):
-        raise UsageError(f"{source}: no value is finite, so nothing is compared. Give complete runs.")
+        raise UsageError(f"{source}: no value is finite, so nothing is compared. Give runs that have ended.")
     comparison, seeds_needed = compare_values(values, baseline or next(iter(values)), direction)
     return Judgement(comparison=comparison, values=values, seeds_needed=seeds_needed, direction=direction)
 
@@ -153,8 +153,7 @@ def _number_values(variant: object, values: Any) -> dict[str, Any]:
 def _iter_file_rows(path: Path) -> Iterator[_Row]:
     text, _ = read_text(path, _FORMAT)
     first_line = next((line for line in text.splitlines() if line.strip()), "")
-    separators = [separator for separator in _SEPARATORS if len(first_line.split(separator)) >= len(COLUMNS)]
-    separator = separators[0] if separators else ","
+    separator = next((s for s in _SEPARATORS if first_line.count(s) >= len(COLUMNS) - 1), ",")
     reader = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=separator)
     header: list[str] = []
     try:

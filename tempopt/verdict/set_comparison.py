@@ -125,10 +125,11 @@ class SetPair:
 
     @property
     def winner(self) -> str | None:
-        """The set that is shown to beat the other; None if neither is."""
-        if self.answer is None:
+        """The set that is shown to beat the other, and does not fail on more seeds; None if neither is."""
+        if (answer := self.answer) is None:
             return None
-        return self.name if self.answer.significant else self.reference if self.answer.worse else None
+        is_worse = answer.worse and answer.diverged >= answer.reference_diverged
+        return self.name if answer.significant else self.reference if is_worse else None
 
     def upper_gain_over(self, name: str) -> float:
         """Return the upper end of the interval of the other set's gain over set ``name``."""

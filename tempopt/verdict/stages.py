@@ -226,8 +226,6 @@ def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     if spec.compare is not None:
         comparison = evaluate_comparison(tickets, spec) if decided else None
         return comparison is not None and any(variant.answer for variant in comparison.variants)
-    if not spec.is_about_temperature:
-        return decided
     return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
 
 

@@ -114,7 +114,7 @@ def test_the_command_compares_them_at_the_other_size(
         4,
     )
     captured_output = capsys.readouterr()
-    assert "baseline, the reference: " in captured_output.out and "--top" not in captured_output.err
+    assert ", the reference." in captured_output.out and "--top" not in captured_output.err
     scaled_result = tempopt.load_study(other_url, "scaled")
     assert scaled_result.comparison is not None
     assert list(scaled_result.comparison.params_by_name) == ["baseline", "best1", "best2"]

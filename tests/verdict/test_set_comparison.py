@@ -417,10 +417,12 @@ def test_the_first_set_that_none_is_shown_to_beat_is_taken_with_a_bound_on_its_l
     assert null_comparison.outcome == "not_shown" and null_comparison.recommended_set == "A"
 
 
-def test_a_set_that_fails_on_more_seeds_is_passed_over(compare: Any) -> None:
-    spec, worth = in_pairs(*THREE), noisy_worth()
-    comparison = compare(spec, lambda t: None if (t.arm, t.pair) == ("A", 0) else worth(t))
-    assert "A" in comparison.unbeaten and comparison.recommended_set == "B"
+def test_a_set_that_fails_on_more_seeds_is_passed_over_and_beats_none(compare: Any) -> None:
+    spec = in_pairs(*THREE)
+    for gain in (0.0, 60.0):
+        worth = noisy_worth(A=gain)
+        comparison = compare(spec, lambda t, worth=worth: None if (t.arm, t.pair) == ("A", 0) else worth(t))
+        assert comparison.unbeaten == ["A", "B", "C"] and comparison.recommended_set == "B"
 
 
 def test_all_sets_get_pairs_until_each_comparison_is_decided(carry_out: Any) -> None:
