@@ -27,8 +27,8 @@ def test_each_part_of_a_dry_run_is_told(request_for: Any, listener: Any, module:
     assert stage_names == [
         "checked classes and arguments",
         "made model and data",
-        "trained two steps and validated",
         *tested,
+        "trained two steps and validated",
         "evaluated as a confirming run",
         "trained a step with the Trainer of the spec",
         "resumed a training from a checkpoint",

@@ -230,6 +230,26 @@ class Attachment:
         """
         self._test(forward, thorough=True)
 
+    def try_test(self, forward: Forward) -> None:
+        """Prove by a quicker test that temperatures act as they should; ``not_tested`` says if it cannot.
+
+        It runs without gradients, and does not look at layers one by one.
+
+        Args:
+            forward: As for :meth:`self_test`.
+
+        Raises:
+            AttachError: if one acts otherwise than it should, or the model was detached.
+        """
+        try:
+            self._test(forward, thorough=False)
+        except UnfitError as error:
+            self.not_tested = str(error)
+        except AttachError:
+            raise
+        except Exception as error:
+            self.not_tested = f"The model does not run there ({type(error).__name__}: {error})."
+
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
         unused = self_test(self._model, self._state, self.layers, forward, thorough=thorough)
@@ -304,7 +324,9 @@ def attach(
     try:
         if example == "auto":
             if forward is not None:
-                _test_on_own_inputs(attachment, forward)
+                attachment.try_test(forward)
+                if not attachment.tested:
+                    attachment.not_tested = f"On inputs that the model names itself: {attachment.not_tested}"
         elif example is not None:
             attachment.self_test(example)
     except BaseException:
@@ -404,20 +426,6 @@ def _refuse_own_forward(layer: AttentionLayer) -> None:
         raise AttachError(
             f'"{layer.name}" has a forward of its own in the instance (compiled, or put there by a library), '
             "which passes by its class. Attach before it is put there."
-        )
-
-
-def _test_on_own_inputs(attachment: Attachment, forward: Forward) -> None:
-    try:
-        attachment._test(forward, thorough=False)
-    except UnfitError as error:
-        attachment.not_tested = f"On inputs that the model names itself nothing can be told: {error}"
-    except AttachError:
-        raise
-    except Exception as error:
-        attachment.not_tested = (
-            "No example was given, and on inputs that the model names itself it does not run "
-            f"({type(error).__name__}: {error}). Call self_test."
         )
 
 
