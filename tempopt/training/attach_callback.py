@@ -149,7 +149,10 @@ class AttachCallback(TemperatureCallback):
         self._has_tried = True
         if _can_test(trainer, pl_module):
             with torch.compiler.set_stance("force_eager"):
-                attachment.try_test(batch_loss(trainer, pl_module, batch))
+                compute_loss = batch_loss(trainer, pl_module, batch)
+                attachment.try_test(compute_loss)
+                if attachment.tested and self.layers == "auto":
+                    attachment.refuse_missed(compute_loss)
         if not attachment.tested:
             rank_zero_warn(
                 "Whether the attached temperatures act as they should was not tested on the first batch. "

@@ -240,7 +240,10 @@ def _test_before_training(run: LightningRun, stages: _Stages) -> None:
         return
 
     def test(trainer: L.Trainer, module: L.LightningModule) -> None:
-        attachment.self_test(_make_single_batch_loss(run))
+        compute_loss = _make_single_batch_loss(run)
+        attachment.self_test(compute_loss)
+        if (run.request.program.attach or {}).get("layers", "auto") == "auto":
+            attachment.refuse_missed(compute_loss)
         stages.report_stage(f"tested the temperatures of {len(attachment.layers)} layers")
 
     callback = lightning_package(type(run.module)).callbacks.LambdaCallback(on_train_start=test)

@@ -21,6 +21,7 @@ from tempopt.attention.attach.discovery import (
     Layers,
     NeedsExampleError,
     discover,
+    refuse_missed,
 )
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
 from tempopt.attention.attach.learning import HeadTemperatures
@@ -249,6 +250,18 @@ class Attachment:
             raise
         except Exception as error:
             self.not_tested = f"The model does not run there ({type(error).__name__}: {error})."
+
+    def refuse_missed(self, forward: Forward) -> None:
+        """Refuse attention of a forward that has no temperature.
+
+        Args:
+            forward: As for :meth:`self_test`.
+
+        Raises:
+            AttachError: if there is some.
+        """
+        with self._state.by_temperature_alone():
+            refuse_missed(self._model, self.layers, forward)
 
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
