@@ -47,6 +47,7 @@ from tempopt.training.messages import Channel, Evaluation, Finished, LocalChanne
 from tempopt.training.metric_check import require_metric_depends
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures
+from tempopt.training.own_length_scaling import length_scaling_note
 from tempopt.training.range_check import refuse_bounded, try_lowest
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.resume_check import find_resume_fault
@@ -213,6 +214,9 @@ def _try_other_trainings(
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     one_step = LocalChannel(send=channel.send, should_stop=lambda: True)
     second_run = LightningRun(eager_request, one_step, ranks)
+    scalings = {*request.space.get("length_scaling", ()), second_run.tempered.plan.length_scaling.name}
+    if scalings != {NEUTRAL["length_scaling"]} and (note := length_scaling_note(second_run.module)):
+        second_run.note(note)
     second_run.fit()
     second_run.detach()
     stages.report_stage("trained a step with the Trainer of the spec")
