@@ -251,6 +251,7 @@ def check(
             "precision.",
             f"Temperatures act at: {describe_layers(started.layers) or _NO_LAYERS}.",
             f"A run takes {started.total_steps} steps.",
+            *started.notes,
         ]
     lines += spec.notes
     runs = runs_text(planned_runs(spec))

@@ -320,14 +320,16 @@ def is_n0_redundant(search: Mapping[str, Domain], fixed: Mapping[str, Any]) -> b
     values |= {name: set(search[name].probes) for name in search.keys() & values.keys()}
     scalings = values["length_scaling"] - {NoLengthScaling.name}
     # temperatures that are set hold the schedule, whose shape then changes with its level
-    held = {name for name in ("temperature_final", KNOTS, *INNER_KNOTS) if fixed.get(name) is not None}
-    held |= {"warmup_start"} if WarmupAnneal.name in values["schedule"] else set()
+    fixed_levels = {
+        name for name in ("temperature_final", KNOTS, *INNER_KNOTS) if fixed.get(name) is not None
+    }
+    fixed_levels |= {"warmup_start"} if WarmupAnneal.name in values["schedule"] else set()
     return (
         bool(scalings)
         and scalings <= {LogNScaling.name, LogNPowerScaling.name}
         and values["schedule"] <= SCHEDULES.keys()
         and values[CONTROL] == {NO_CONTROL}
-        and held <= search.keys()
+        and fixed_levels <= search.keys()
     )
 
 

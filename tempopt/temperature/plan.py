@@ -30,7 +30,7 @@ from tempopt.temperature.length import (
 from tempopt.temperature.normalisers import NORMALISERS, LinearNormaliser, Normaliser
 from tempopt.temperature.ranges import FINITE, FlatParameters, check_number
 from tempopt.temperature.schedules import SCHEDULES, Constant, Piecewise, Schedule, WarmupAnneal
-from tempopt.temperature.towers import over_towers
+from tempopt.temperature.towers import layers_by_tower, over_towers
 
 _REGISTRIES: dict[str, Mapping[str, type[Any]]] = {
     "schedule": SCHEDULES,
@@ -276,14 +276,14 @@ class TemperatureParameters(FlatParameters):
 
     def plan(self, layers: int | Sequence[str]) -> TemperaturePlan:
         """Return the plan for a model with so many attention layers, or with layers of these names."""
-        layer_names = () if isinstance(layers, int) else tuple(layers)
+        has_towers = not isinstance(layers, int) and len(layers_by_tower(layers)) > 1
         scaling, heads = self.length_scaling, self.head_pattern
         if self.normaliser == LinearNormaliser.name:
             # a normaliser without a temperature allows only strategies that have no effect at their values
             scaling, heads = NoLengthScaling.name, UniformHeads.name
         return TemperaturePlan(
             num_layers=layers if isinstance(layers, int) else len(layers),
-            layer_names=layer_names,
+            layer_names=tuple(layers) if has_towers else (),
             schedule=self._schedule(),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
             heads=self._build(HEAD_PATTERNS[heads]),

@@ -1,8 +1,8 @@
 """Groups the attention layers of a model into towers, each with a depth of its own.
 
 A tower is a repeated structure: layers whose names differ in numbers only, as ``blocks.0.attn`` and
-``blocks.1.attn``, or ``layers.0.blocks.1.attn`` over stages. Encoder, decoder and cross-attention, student and
-teacher, and the encoders of text and images are towers of their own.
+``blocks.1.attn``, or ``layers.0.blocks.1.attn`` over stages. Encoder, decoder and cross-attention, student
+and teacher, and the encoders of text and images are towers of their own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-# A name ending in a number is one of a series, as in block1.attn and block2.attn; within a numbered block it is
-# of another kind, as attn1 and attn2 are, unless the block is its entry (block1.0.attn).
+# A name that ends in a number is one of a series, as in block1.attn and block2.attn. In a path with numbers
+# alone it is so before one (block1.0.attn), else of another kind (blocks.0.attn1 and blocks.0.attn2).
 _ENTRIES = re.compile(r"(?<![^.])\d+(?![^.])|\d+(?=\.\d+(?![^.]))")
 _SERIES = re.compile(r"\d+(?![^.])")
 

@@ -7,10 +7,12 @@ holds the temperature.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import lightning as L
+import torch
 from lightning.pytorch.utilities import rank_zero_warn
 
 from tempopt.attention.attach.attachment import Attachment, attach_untested
@@ -21,7 +23,7 @@ from tempopt.run_handle import RunParams
 from tempopt.temperature import CONTROL_PARAMETERS, TEMPERATURE_PARAMETERS, ControlParameters
 from tempopt.training.callbacks import LossScaleCallback, TemperatureCallback
 from tempopt.training.entropy_control import PlannedControl
-from tempopt.training.example_step import training_step
+from tempopt.training.example_step import batch_loss, training_step
 from tempopt.training.lightning_package import LightningCallback
 from tempopt.training.module import TemperedModule, check_controllable
 from tempopt.training.untempered import Untempered
@@ -41,8 +43,8 @@ class AttachCallback(TemperatureCallback):
     :func:`tempopt.load_checkpoint` loads the checkpoints; ``load_from_checkpoint`` refuses them.
 
     The callback attaches before the ``setup`` of the module, so layers that are created in ``setup`` or
-    ``configure_model`` are not found. It does not test that the temperature acts on all attention of the
-    module; ``tempopt check --dry-run`` and :meth:`tempopt.Attachment.self_test` do that.
+    ``configure_model`` are not found. The first batch of a training tests that the temperature acts as it
+    should on the attention that was found; a warning appears if that cannot be tested.
 
     With ``entropy_control`` the temperatures follow the entropy of attention, and checkpoints contain these.
 
@@ -60,7 +62,8 @@ class AttachCallback(TemperatureCallback):
     Raises:
         SpecError: A parameter is unknown or out of range, or has no effect under ``entropy_control``, or the
             module is a TemperedModule.
-        AttachError: The temperature cannot be attached to the module, or is already baked into its weights.
+        AttachError: The temperature cannot be attached to the module, does not act as it should, or is
+            already baked into its weights.
     """
 
     attachment: Attachment | None
@@ -93,6 +96,7 @@ class AttachCallback(TemperatureCallback):
         self.at_inference = None if at_inference is None else dict(at_inference)
         self._beside = ""
         self._helpers: list[L.Callback] = []
+        self._has_tried = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         """Attach the plan, and determine its factors on the weights."""
@@ -102,6 +106,7 @@ class AttachCallback(TemperatureCallback):
                 callbacks.remove(helper)
             attachment = self._attach(trainer, pl_module)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
+            self._has_tried = False
             attachment.use(self._at_evaluation)
             self._final = attachment.plan.temperatures(1.0)
             self._changes, self._beside = self._find_scalings(trainer, pl_module)
@@ -130,6 +135,28 @@ class AttachCallback(TemperatureCallback):
             rank_zero_warn(
                 "The checkpoints of this training hold its temperatures beside the weights. Load them with "
                 f"tempopt.load_checkpoint(model, path). {self._beside}"
+            )
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Set the temperature, and test on the first batch of a new training that it acts as it should."""
+        super().on_train_batch_start(trainer, pl_module, batch, batch_idx)
+        attachment = self.attachment
+        # a training that goes on was tested when it began
+        if self._has_tried or trainer.global_step or attachment is None or not attachment.attached:
+            return
+        self._has_tried = True
+        if _can_test(trainer, pl_module):
+            with torch.compiler.set_stance("force_eager"):
+                compute_loss = batch_loss(trainer, pl_module, batch)
+                attachment.try_test(compute_loss)
+                if attachment.tested and self.layers == "auto":
+                    attachment.refuse_missed(compute_loss)
+        if not attachment.tested:
+            rank_zero_warn(
+                "Whether the attached temperatures act as they should was not tested on the first batch. "
+                f"{attachment.not_tested} To test them: attachment.self_test(lambda: model(batch))."
             )
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -226,6 +253,13 @@ class AttachCallback(TemperatureCallback):
             module_name for module_name, module in self._module.named_modules() if id(module) in changed_ids
         ]
         return any(name == own_name or name.startswith(f"{own_name}.") for own_name in own_names)
+
+
+def _can_test(trainer: L.Trainer, module: L.LightningModule) -> bool:
+    """Return whether a step can run by itself: on whole weights, and on a batch instead of an iterator."""
+    kinds = {kind.__name__ for kind in type(trainer.strategy).__mro__}
+    takes_iterator = "dataloader_iter" in inspect.signature(module.training_step).parameters
+    return bool(kinds & {"SingleDeviceStrategy", "DDPStrategy"}) and not takes_iterator
 
 
 class LoadCallback(LightningCallback):

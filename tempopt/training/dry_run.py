@@ -12,10 +12,8 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
-from unittest import mock
 
 import lightning as L
-from torch import Tensor
 
 from tempopt.attention.attach.attachment import Attachment
 from tempopt.attention.attach.call_mode import bindings
@@ -42,12 +40,14 @@ from tempopt.temperature import (
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.example_step import first_batch, silence_logging
+from tempopt.training.example_step import batch_loss, first_batch
 from tempopt.training.gpu_memory import is_cuda_oom
+from tempopt.training.lightning_package import lightning_package
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.metric_check import require_metric_depends
 from tempopt.training.module import TemperedModule
 from tempopt.training.named_values import NamedValues, other_temperatures
+from tempopt.training.own_length_scaling import length_scaling_note
 from tempopt.training.range_check import refuse_bounded, try_lowest
 from tempopt.training.ranks import ALONE, Ranks
 from tempopt.training.resume_check import find_resume_fault
@@ -176,13 +176,16 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     run = LightningRun(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
     attended_layers = _record_attending_layers(run.module)
+    _test_before_training(run, stages)
     attached_names = {name for name, _, _ in bindings(run.module)}
     with record_key_counts() as num_keys:
         run.fit()
     stages.report_stage("trained two steps and validated")
     _refuse_copies(run.module, attached_names)
     metrics = _require_trained(run)
-    read_names = _self_test(run, attended_layers, stages)
+    if isinstance(run.module, TemperedModule):
+        _require_attention(run.module, attended_layers, request.space)
+    read_names = _test_named_temperatures(run, stages)
     require_metric_depends(run, attended_layers)
     refuse_bounded(run, _make_single_batch_loss(run))
     with record_key_counts() as evaluation_keys:
@@ -211,6 +214,9 @@ def _try_other_trainings(
     # The spec's own Trainer may not fit the data, as with a val_check_interval that is never reached.
     one_step = LocalChannel(send=channel.send, should_stop=lambda: True)
     second_run = LightningRun(eager_request, one_step, ranks)
+    scalings = {*request.space.get("length_scaling", ()), second_run.tempered.plan.length_scaling.name}
+    if scalings != {NEUTRAL["length_scaling"]} and (note := length_scaling_note(second_run.module)):
+        second_run.note(note)
     second_run.fit()
     second_run.detach()
     stages.report_stage("trained a step with the Trainer of the spec")
@@ -231,17 +237,25 @@ def _try_other_trainings(
     return finished
 
 
-def _self_test(run: LightningRun, attended_layers: set[int], stages: _Stages) -> list[str]:
-    """Test that each temperature has an effect.
+def _test_before_training(run: LightningRun, stages: _Stages) -> None:
+    """Have attached temperatures tested when training begins, on weights that start at zero as well."""
+    attachment = run.tempered
+    if not isinstance(attachment, Attachment):
+        return
 
-    Returns:
-        The named temperatures that the metric reads in evaluation.
-    """
-    if isinstance(run.module, TemperedModule):
-        _require_attention(run.module, attended_layers, run.request.space)
-    elif isinstance(run.tempered, Attachment):
-        run.tempered.self_test(_make_single_batch_loss(run))
-        stages.report_stage(f"tested the temperatures of {len(run.tempered.layers)} layers")
+    def test(trainer: L.Trainer, module: L.LightningModule) -> None:
+        compute_loss = _make_single_batch_loss(run)
+        attachment.self_test(compute_loss)
+        if (run.request.program.attach or {}).get("layers", "auto") == "auto":
+            attachment.refuse_missed(compute_loss)
+        stages.report_stage(f"tested the temperatures of {len(attachment.layers)} layers")
+
+    callback = lightning_package(type(run.module)).callbacks.LambdaCallback(on_train_start=test)
+    run.trainer.callbacks.append(callback)  # type: ignore[attr-defined]
+
+
+def _test_named_temperatures(run: LightningRun, stages: _Stages) -> list[str]:
+    """Test that each named temperature has an effect; return those that the metric reads."""
     if not run.values.attachments:
         return []
     _require_read(run)
@@ -463,42 +477,15 @@ def _metric_moves(run: LightningRun, names: Sequence[str]) -> Iterator[tuple[str
 
 
 def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
-    """Return a function that computes the loss of one fixed batch, with the same random numbers each time.
-
-    For manual optimization it returns the losses that the step would backpropagate; no optimizer steps.
-    """
+    """Return a function that computes the loss of one fixed batch, with the same random numbers each time."""
     batch = first_batch(run.owner.train_dataloader())
-    batch = run.trainer.strategy.batch_to_device(batch)
+    compute_loss = batch_loss(run.trainer, run.module, run.trainer.strategy.batch_to_device(batch))
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with silence_logging(run.module), _collect_losses(run) as backward_losses:
-            loss: Any = run.module.training_step(batch, 0)
-        return backward_losses or (loss["loss"] if isinstance(loss, dict) else loss)
+        return compute_loss()
 
     return forward
-
-
-@contextlib.contextmanager
-def _collect_losses(run: LightningRun) -> Iterator[list[Tensor]]:
-    """Collect the losses that a manual optimization would backpropagate, without optimizer steps."""
-    losses: list[Tensor] = []
-    if run.module.automatic_optimization:
-        yield losses
-        return
-
-    def collect(loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        losses.append(loss)
-
-    def no_step(optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
-        return None if closure is None else closure()
-
-    with (
-        mock.patch.object(Tensor, "backward", collect),
-        mock.patch.object(run.module, "manual_backward", collect),
-        mock.patch.object(run.trainer.strategy, "optimizer_step", no_step),
-    ):
-        yield losses
 
 
 def check_params_have_effect(request: RunRequest, layers: Sequence[str], num_keys: Collection[int]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import lightning as L
+from torch import Tensor
 
 
 def first_batch(loaders: Any) -> Any:
@@ -46,6 +49,56 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
 
     def forward() -> Any:
         with silence_logging(module):
-            return module.training_step(batch, 0)
+            return _step(module, batch)
 
     return forward
+
+
+def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Callable[[], Any]:
+    """Return a function that computes the loss of a batch while a Trainer trains, outside of its loop.
+
+    For manual optimization it returns the losses that the step would backpropagate; no optimizer steps.
+
+    Args:
+        trainer: The Trainer.
+        module: What it trains.
+        batch: A batch on the module's device.
+    """
+
+    def forward() -> Any:
+        with (
+            silence_logging(module),
+            _collect_losses(trainer, module) as losses,
+            trainer.precision_plugin.train_step_context(),
+        ):
+            loss = _step(module, batch)
+        return losses or (loss["loss"] if isinstance(loss, dict) else loss)
+
+    return forward
+
+
+def _step(module: L.LightningModule, batch: Any) -> Any:
+    takes_index = len(inspect.signature(module.training_step).parameters) > 1
+    return module.training_step(batch, *([0] if takes_index else []))
+
+
+@contextlib.contextmanager
+def _collect_losses(trainer: L.Trainer, module: L.LightningModule) -> Iterator[list[Tensor]]:
+    """Collect the losses that a manual optimization would backpropagate, without optimizer steps."""
+    losses: list[Tensor] = []
+    if module.automatic_optimization:
+        yield losses
+        return
+
+    def collect(loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        losses.append(loss)
+
+    def no_step(optimizer: Any, closure: Callable[[], Any] | None = None, **kwargs: Any) -> Any:
+        return None if closure is None else closure()
+
+    with (
+        mock.patch.object(Tensor, "backward", collect),
+        mock.patch.object(module, "manual_backward", collect),
+        mock.patch.object(trainer.strategy, "optimizer_step", no_step),
+    ):
+        yield losses

@@ -221,6 +221,10 @@ class LightningRun:
             pass
         return self.build_finished_message("stopped", current_step(self.trainer))
 
+    def note(self, text: str) -> None:
+        """Tell a person something when training begins."""
+        self._notes.append(text)
+
     def detach(self) -> None:
         """Remove the temperatures, since the next run may attach to shared modules such as a loss."""
         if isinstance(self.tempered, Attachment):

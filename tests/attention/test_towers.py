@@ -1,4 +1,4 @@
-"""A layer pattern runs over each tower of a model by itself, and a copy has the temperatures of its original."""
+"""A layer pattern runs over each tower of a model; a copy has the temperatures of its original."""
 
 from __future__ import annotations
 

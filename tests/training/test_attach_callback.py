@@ -324,3 +324,35 @@ def test_no_code_is_imported_that_a_checkpoint_names(
     model = hugging_class()
     load_checkpoint(model, "trained.ckpt")
     assert loss(model) == by_length[1]
+
+
+def test_the_first_batch_tests_the_temperature_and_leaves_no_trace(fit_stock: Any, toys: Any) -> None:
+    class Counting(toys.Stock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.outputs: list[Any] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            self.outputs.append(loss.detach())
+            return loss
+
+    callback = AttachCallback(PLAN)
+    torch.manual_seed(0)
+    model, _ = fit_stock(callback, model=Counting(), steps=2)
+    assert callback.attachment is not None and callback.attachment.tested
+    assert len(model.outputs) == 2
+
+
+def test_a_first_batch_that_tells_nothing_is_reported(fit_stock: Any, toys: Any) -> None:
+    class Drawing(toys.Stock):
+        generator = torch.Generator().manual_seed(0)
+
+        def loss(self, batch: Any) -> Any:
+            items = batch[0] + torch.randn(batch[0].shape, generator=self.generator)
+            return super().loss((items, batch[1]))
+
+    callback = AttachCallback(PLAN)
+    with pytest.warns(UserWarning, match="not tested on the first batch.*different outputs"):
+        fit_stock(callback, model=Drawing(), steps=1)
+    assert not callback.attachment.tested  # type: ignore[union-attr]

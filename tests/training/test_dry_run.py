@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ def test_each_part_of_a_dry_run_is_told(request_for: Any, listener: Any, module:
     assert stage_names == [
         "checked classes and arguments",
         "made model and data",
-        "trained two steps and validated",
         *tested,
+        "trained two steps and validated",
         "evaluated as a confirming run",
         "trained a step with the Trainer of the spec",
         "resumed a training from a checkpoint",
@@ -77,3 +78,31 @@ def test_what_a_study_would_fail_on_is_named(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         dry_run(dry_run_request(request_for, **options), listener())
+
+
+@pytest.mark.parametrize(
+    ("config", "named"),
+    [
+        ({"attn_temperature_tuning": True}, "attn_temperature_tuning=1"),
+        ({"rope_parameters": {"rope_type": "yarn", "attention_factor": 1.25}}, "attention_factor=1.25"),
+        ({"rope_parameters": {"rope_type": "default", "attention_factor": 1.0}}, None),
+    ],
+)
+def test_a_models_own_length_scaling_is_told_beside_one_that_is_attached(
+    request_for: Any, listener: Any, monkeypatch: Any, config: dict[str, Any], named: str | None
+) -> None:
+    request = dry_run_request(
+        request_for,
+        "Stock",
+        attach={"layers": "auto"},
+        parameters={"length_scaling": "log_n"},
+        evaluations=[],
+    )
+    import toy_modules
+
+    monkeypatch.setattr(toy_modules.Stock, "config", SimpleNamespace(**config), raising=False)
+    channel = listener()
+    dry_run(request, channel)
+    (started,) = channel.messages_of(Started)
+    assert bool(started.notes) == (named is not None)
+    assert all(named in note and "length_scaling" in note for note in started.notes)

@@ -21,6 +21,7 @@ from tempopt.attention.attach.discovery import (
     Layers,
     NeedsExampleError,
     discover,
+    refuse_missed,
 )
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
 from tempopt.attention.attach.learning import HeadTemperatures
@@ -230,6 +231,38 @@ class Attachment:
         """
         self._test(forward, thorough=True)
 
+    def try_test(self, forward: Forward) -> None:
+        """Prove by a quicker test that temperatures act as they should; ``not_tested`` says if it cannot.
+
+        It runs without gradients, and does not look at layers one by one.
+
+        Args:
+            forward: As for :meth:`self_test`.
+
+        Raises:
+            AttachError: if one acts otherwise than it should, or the model was detached.
+        """
+        try:
+            self._test(forward, thorough=False)
+        except UnfitError as error:
+            self.not_tested = str(error)
+        except AttachError:
+            raise
+        except Exception as error:
+            self.not_tested = f"The model does not run there ({type(error).__name__}: {error})."
+
+    def refuse_missed(self, forward: Forward) -> None:
+        """Refuse attention of a forward that has no temperature.
+
+        Args:
+            forward: As for :meth:`self_test`.
+
+        Raises:
+            AttachError: if there is some.
+        """
+        with self._state.by_temperature_alone():
+            refuse_missed(self._model, self.layers, forward)
+
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
         unused = self_test(self._model, self._state, self.layers, forward, thorough=thorough)
@@ -304,7 +337,9 @@ def attach(
     try:
         if example == "auto":
             if forward is not None:
-                _test_on_own_inputs(attachment, forward)
+                attachment.try_test(forward)
+                if not attachment.tested:
+                    attachment.not_tested = f"On inputs that the model names itself: {attachment.not_tested}"
         elif example is not None:
             attachment.self_test(example)
     except BaseException:
@@ -404,20 +439,6 @@ def _refuse_own_forward(layer: AttentionLayer) -> None:
         raise AttachError(
             f'"{layer.name}" has a forward of its own in the instance (compiled, or put there by a library), '
             "which passes by its class. Attach before it is put there."
-        )
-
-
-def _test_on_own_inputs(attachment: Attachment, forward: Forward) -> None:
-    try:
-        attachment._test(forward, thorough=False)
-    except UnfitError as error:
-        attachment.not_tested = f"On inputs that the model names itself nothing can be told: {error}"
-    except AttachError:
-        raise
-    except Exception as error:
-        attachment.not_tested = (
-            "No example was given, and on inputs that the model names itself it does not run "
-            f"({type(error).__name__}: {error}). Call self_test."
         )
 
 

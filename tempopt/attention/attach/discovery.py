@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+import itertools
 import re
 import sys
 import types
@@ -55,6 +56,12 @@ _MAPS = frozenset(
 _MOST_MAPS = 1
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
+# What makes weights of logits, as softmax does, and cannot be told from other uses of it.
+_OTHER_WEIGHTS = frozenset("exp sigmoid softmin gumbel_softmax log_softmax".split())
+# Behind these half the logits do not make half of the result.
+_BENDS = _OTHER_WEIGHTS | frozenset("logsigmoid softplus silu gelu elu pow square sqrt log log1p".split())
+# What makes logits of queries and keys, and is linear in neither or tempered in none.
+_OTHER_PRODUCTS = frozenset("cdist inner tensordot".split())
 # What makes weights of logits, in a router or a loss too.
 _TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
 # Attention by other kernels, which cannot be tempered from outside.
@@ -139,7 +146,24 @@ def discover(
     if not selected or unmatched:
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
+    trace.refuse_bent({layer.name for layer in selected})
     return selected
+
+
+def refuse_missed(model: nn.Module, names: Container[str], forward: Forward) -> None:
+    """Refuse attention in a forward of an attached model that is in none of its layers.
+
+    Raises:
+        AttachError: if there is some.
+    """
+    for call in _trace_forward(model, forward).calls:
+        makes_weights = call.owner is not None or (call.kind == "other" and call.feeds_product)
+        if makes_weights and not any(frame.name in names for frame in call.frames):
+            raise AttachError(
+                f'"{call.frames[-1].name}" makes attention weights to which no temperature is attached: its '
+                "code does not show them. Attach with an example, as in attach(model, parameters, "
+                "example=lambda: model(batch)), or name the layers that are to have one (layers=[...])."
+            )
 
 
 def lineage(name: str) -> list[str]:
@@ -278,6 +302,9 @@ def _names_of(code: types.CodeType) -> set[str]:
 # ---- by a forward
 
 
+_CallKind = Literal["fused", "product", "softmax", "other"]
+
+
 @dataclass(slots=True, eq=False)
 class _Frame:
     """One forward of a module, the forward of the model that it is in, if any, and the calls in it."""
@@ -298,6 +325,8 @@ class _Call:
             to its logits by way of the mask, as scores of positions are.
         is_certain: Whether that is without a map between them.
         is_bare: Whether nothing but numbers was multiplied to its input, and nothing but masks added.
+        bend: Of a product what it goes through by which a temperature would act otherwise than on logits; of
+            other weights than those of softmax what makes them.
         feeds_product: Whether its output goes into a product.
         maps: Of a product or a fused attention the maps that its queries and keys come from.
         head_dim: Dimension of heads of the tempered operand or of logits, as for
@@ -305,11 +334,12 @@ class _Call:
         num_heads: Its size.
     """
 
-    kind: Literal["fused", "product", "softmax"]
+    kind: _CallKind
     frames: tuple[_Frame, ...]
     products: list[_Call] = field(default_factory=list)
     is_certain: bool = False
     is_bare: bool = False
+    bend: str = ""
     feeds_product: bool = False
     maps: frozenset[int] = frozenset()
     head_dim: int | None = None
@@ -320,7 +350,7 @@ class _Call:
         """The innermost forward that an attention is in with all of its products; None of another call."""
         if self.kind == "fused" and not self.products:
             return self.frames[-1]
-        if not self.products or not (self.feeds_product or self.kind == "fused"):
+        if not self.products or self.kind == "other" or not (self.feeds_product or self.kind == "fused"):
             return None
         return [frame for frame in self.frames if all(frame in p.frames for p in self.products)][-1]
 
@@ -375,7 +405,7 @@ class _Trace:
         finally:
             self.frames.pop()
 
-    def record(self, kind: Literal["fused", "product", "softmax"]) -> _Call:
+    def record(self, kind: _CallKind) -> _Call:
         """Record a call in every forward that is under way."""
         call = _Call(kind, tuple(self.frames))
         self.calls.append(call)
@@ -402,11 +432,32 @@ class _Trace:
                 "be attached. Have a module of its own compute it in its forward."
             )
         for softmax in self.calls:
+            if softmax.kind == "other" and softmax.feeds_product:
+                raise AttachError(
+                    f'"{softmax.frames[-1].name}" makes weights of a matrix product by {softmax.bend}, which '
+                    "cannot be tempered from outside: as attention it would stay at temperature 1. Have it "
+                    "call softmax, or name the layers that are to have a temperature (layers=[...])."
+                )
             if softmax.is_certain and not softmax.feeds_product:
                 raise AttachError(
                     f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
                     "goes into no matrix product, so it may be attention or not. Name the layers that are to "
                     "have a temperature (layers=[...])."
+                )
+
+    def refuse_bent(self, names: Container[str]) -> None:
+        """Refuse layers whose logits do not follow their products.
+
+        Raises:
+            AttachError: if there is one among these names.
+        """
+        for call in self.calls:
+            bends = [product.bend for product in call.products if product.bend]
+            if bends and call.owner is not None and call.owner.name in names:
+                raise AttachError(
+                    f'The logits of "{call.owner.name}" cannot be tempered from outside: the products that '
+                    f"they are made of go through {bends[0]}, too. {AS_TEMPERED_MODULE.capitalize()}, or "
+                    "leave the layer out (layers=[...] takes patterns)."
                 )
 
     def patterns(self) -> dict[str, CallPattern]:
@@ -524,10 +575,17 @@ class _TraceMode(TorchFunctionMode):
             added = args[0] if "baddbmm" in name else None
             origin.is_bare = origin.is_bare and (added is None or _is_mask(added))
             return origin
+        if name in _OTHER_PRODUCTS or (name == "linear" and len(origins) > 1 and origins[1].maps):
+            return self._product(origins, bend=name)
         if not any(origin is not self._nothing for origin in origins):
             return self._nothing
+        self._note_bends(name.strip("_"), origins)
         merged = _merge_origins(origins, maps=int(name in _MAPS))
         beside = [x for x in iter_nested_tensors((args, kwargs)) if not self._origin(x).products]
+        if name in _OTHER_WEIGHTS and 0 in merged.products.values():
+            call = self._trace.record("other")
+            call.bend = name
+            merged.softmaxes[call] = 0
         if name in _MAPS:
             merged.maps = frozenset({len(self._map_names)})
             self._map_names.append(self._trace.frames[-1].name)
@@ -537,6 +595,14 @@ class _TraceMode(TorchFunctionMode):
             or (name.strip("_") in TERMS and all(map(_is_mask, beside)))
         )
         return merged
+
+    def _note_bends(self, name: str, origins: Sequence[_Origin]) -> None:
+        """Note which products go through what a temperature on them would not pass."""
+        direct = [[call for call, maps in origin.products.items() if not maps] for origin in origins]
+        multiplies = name in FACTORS and sum(map(bool, direct)) > 1
+        if multiplies or name in _BENDS:
+            for product in itertools.chain(*direct):
+                product.bend = "another product" if multiplies else name
 
     def _origin(self, tensor: Tensor) -> _Origin:
         if isinstance(tensor, nn.Parameter):
@@ -557,8 +623,9 @@ class _TraceMode(TorchFunctionMode):
         call.is_bare = origin.is_bare
         return _Origin(softmaxes={call: 0})
 
-    def _product(self, operands: Sequence[_Origin]) -> _Origin:
-        call = self._trace.record("product")
+    def _product(self, operands: Sequence[_Origin], bend: str = "") -> _Origin:
+        call = self._trace.record("other" if bend else "product")
+        call.bend = bend
         call.maps = _maps_of(operands)
         if any(operand.is_parameter for operand in operands):
             origin = _merge_origins(operands, maps=1)

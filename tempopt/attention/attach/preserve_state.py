@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +29,13 @@ def preserve_model_state(model: nn.Module) -> Iterator[None]:
     loose_tensors = [
         value for module in python_modules for value in vars(module).values() if isinstance(value, Tensor)
     ]
+    # a step may append to lists, as of its outputs
+    containers = [
+        (value, copy.copy(value))
+        for module in python_modules
+        for value in vars(module).values()
+        if type(value) in (list, dict, set, deque)
+    ]
     tensors = [*closed_parameters, *model.buffers(), *loose_tensors]
     saved_values = [(tensor, tensor.detach().clone()) for tensor in tensors]
     try:
@@ -41,12 +50,15 @@ def preserve_model_state(model: nn.Module) -> Iterator[None]:
         for module, attributes, buffers in states:
             _replace(vars(module), attributes)
             _replace(module._buffers, buffers)
+        for container, contents in containers:
+            _replace(container, contents)
         copy_back(saved_values)
 
 
-def _replace(entries: dict[str, Any], saved_entries: Mapping[str, Any]) -> None:
+def _replace(entries: Any, saved_entries: Any) -> None:
     entries.clear()
-    entries.update(saved_entries)
+    extend = entries.update if hasattr(entries, "update") else entries.extend
+    extend(saved_entries)
 
 
 def _is_closed(parameter: Tensor) -> bool:

@@ -1,0 +1,204 @@
+"""Attention in unusual forms is tempered as by a temperature in its source, or refused."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tempopt.attention.attach.attachment import attach
+from tempopt.errors import AttachError
+
+TAU, HEADS, WIDTH = 2.5, 2, 8
+
+
+class UnusualAttention(nn.Module):
+    """Attention whose weights a subclass computes, at a temperature in its source."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tau = 1.0
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.positions = nn.Parameter(torch.randn(5, WIDTH // HEADS))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+        return x + self.out(self.attend(2 * q, k, v).transpose(1, 2).flatten(2))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, scale=q.shape[-1] ** -0.5 / self.tau)
+
+
+class BatchedSum(UnusualAttention):
+    """Adds its bias by a method."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        bias = self.positions[:, :1].expand(5, 5)
+        logits = bias.expand(q.shape[0] * HEADS, 5, 5).baddbmm(
+            q.flatten(0, 1), k.flatten(0, 1).transpose(1, 2), alpha=1 / self.tau
+        )
+        return (logits.softmax(-1) @ v.flatten(0, 1)).view(q.shape)
+
+
+class Contextual(UnusualAttention):
+    """Positions that are counted by gates of the logits (CoPE)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q @ k.transpose(-1, -2)
+        places = torch.sigmoid(logits).flip(-1).cumsum(-1).flip(-1).clamp(max=4).floor().long()
+        logits = logits / self.tau + (q @ self.positions.T).gather(-1, places)
+        return logits.softmax(-1) @ v
+
+
+class Gated(UnusualAttention):
+    """Logits times a gate of another product."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        gate = torch.sigmoid(v @ k.transpose(-1, -2))
+        return (gate * (q @ k.transpose(-1, -2)) / self.tau).softmax(-1) @ v
+
+
+class Quadratic(UnusualAttention):
+    """Logits that are a product of two products."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return ((q @ k.transpose(-1, -2)) * (k @ q.transpose(-1, -2)) / self.tau).softmax(-1) @ v
+
+
+class ByHand(UnusualAttention):
+    """A softmax of exponentials and their sum."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q @ k.transpose(-1, -2) / self.tau
+        weights = (logits - logits.amax(-1, keepdim=True)).exp()
+        return (weights / weights.sum(-1, keepdim=True)) @ v
+
+
+class Sigmoid(UnusualAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.sigmoid(q @ k.transpose(-1, -2) / self.tau - math.log(5)) @ v
+
+
+class Minimum(UnusualAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.softmin(-(q @ k.transpose(-1, -2)) / self.tau, dim=-1) @ v
+
+
+class Logarithm(UnusualAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.log_softmax(q @ k.transpose(-1, -2) / self.tau, dim=-1).exp() @ v
+
+
+class Mapped(UnusualAttention):
+    """Attention of one head and sequence, mapped over both."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend_one(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return (q @ k.T / self.tau).softmax(-1) @ v
+
+        return torch.vmap(torch.vmap(attend_one))(q, k, v)
+
+
+class _ByFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, tau: float) -> Tensor:
+        weights = (q @ k.transpose(-1, -2) / tau).softmax(-1)
+        ctx.save_for_backward(weights)
+        return weights @ v
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (weights,) = ctx.saved_tensors
+        return None, None, weights.transpose(-1, -2) @ gradient, None
+
+
+class OwnBackward(UnusualAttention):
+    """A function with a backward pass of its own, which no temperature reaches."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        result: Tensor = _ByFunction.apply(q, k, v, self.tau)
+        return result
+
+
+class Inner(UnusualAttention):
+    """Products by a sum over the last dimensions of both."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        rows = [[torch.inner(q[b, h], k[b, h]) for h in range(HEADS)] for b in range(q.shape[0])]
+        logits = torch.stack([torch.stack(row) for row in rows]) / self.tau
+        return logits.softmax(-1) @ v
+
+
+class Distance(UnusualAttention):
+    """Logits that are distances of queries and keys."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (-torch.cdist(q, k) / self.tau).softmax(-1) @ v
+
+
+def attend_elsewhere(x: Tensor) -> Tensor:
+    return torch.softmax(x @ x.transpose(-1, -2), dim=-1) @ x
+
+
+attend_elsewhere.__module__ = "elsewhere"
+
+
+class Elsewhere(nn.Module):
+    """Attends by a function of another file, which its code does not show."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return attend_elsewhere(self.map(x))
+
+
+FORMS = [
+    UnusualAttention,
+    BatchedSum,
+    Contextual,
+    Gated,
+    Quadratic,
+    ByHand,
+    Sigmoid,
+    Minimum,
+    Logarithm,
+    Mapped,
+    OwnBackward,
+    Inner,
+    Distance,
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
+def test_an_unusual_form_is_tempered_as_by_its_source_or_refused(form: type[UnusualAttention]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(UnusualAttention(), form(), UnusualAttention()).double()
+    by_source, x = copy.deepcopy(model), torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
+    for layer in by_source:
+        layer.tau = TAU
+    try:
+        attachment = attach(model, {"temperature_init": TAU}, example=lambda: model(x))
+    except AttachError:
+        return
+    outputs = [net(x) for net in (model, by_source)]
+    assert attachment.tested
+    assert torch.allclose(*outputs, rtol=1e-9, atol=1e-12)
+    gradients = [torch.autograd.grad(output.square().sum(), x)[0] for output in outputs]
+    assert torch.allclose(*gradients, rtol=1e-9, atol=1e-12)
+
+
+def test_attention_that_its_code_does_not_show_is_refused_once_a_forward_shows_it() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True), Elsewhere())
+    x = torch.randn(3, 5, WIDTH)
+    attachment = attach(model, {"entropy_lambda": 0.1})
+    assert attachment.layers == ["0.self_attn"]
+    with pytest.raises(AttachError, match='"1" makes attention weights to which no temperature is attached'):
+        attachment.refuse_missed(lambda: model(x))
+    attachment.refuse_missed(lambda: model[0](x))
