@@ -170,7 +170,7 @@ def test_clients_without_a_token_hold_few_connections_and_close_none_of_known_cl
             first_address = known_connection.sock.getsockname()
         lines.append(_line(running_server))
         lines[-1].sendall(b"GET /studies/toy HTTP/1.1\r\nhost:" if number % 2 else b"")
-    assert known_connection.sock.getsockname() == first_address, "the connection of the known_connection client was closed"
+    assert known_connection.sock.getsockname() == first_address, "it was closed"
     # the oldest were closed, the newest are open
     assert [_is_closed(line) for line in lines[:30]] == [True] * 30
     lines[-1].sendall(b" a\r\n\r\n")
