@@ -371,7 +371,11 @@ class LocalStudyClient(StudyClient):
     def _claim_ticket(self, held_ids: list[int]) -> TicketRow | None:
         request = self._build_claim_request(held_ids)
         agent = self.outbox.agent
-        return self._connection.call(lambda: self._store.take_ticket(self._study.id, agent, request))
+        ticket = self._connection.call(lambda: self._store.take_ticket(self._study.id, agent, request))
+        if ticket is not None:
+            # a paused study gives none: it was resumed, and a server's cache may not know that yet
+            self.cache.state = "running"
+        return ticket
 
     def _begin_run(self, ticket: TicketRow) -> TicketRow | None:
         """Sample the parameters of a ticket and begin its run; return None if the search ends before it."""

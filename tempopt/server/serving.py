@@ -200,8 +200,8 @@ def _raise_descriptor_limit() -> None:
     """Allow more connections than the usual limit of 1,024, if the system does."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _MAX_DESCRIPTORS:
-        wanted = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def _check_certificate(listening: Listening) -> None:

@@ -32,7 +32,7 @@ Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, strict=True)]
 _MAX_ITEMS = 100_000
 Message = Annotated[str, Field(max_length=2**20)]
 """An error message, or the end of a run's output."""
-Numbers = Annotated[dict[BoundedText, int | float], Field(max_length=_MAX_ITEMS)]
+Numbers = Annotated[dict[Annotated[str, Field(max_length=4096)], int | float], Field(max_length=_MAX_ITEMS)]
 
 
 def clamp_seconds(seconds: float) -> float:

@@ -30,10 +30,10 @@ def claim_ticket(
     A repeated request returns the ticket that it has claimed before, while that runs.
     """
     if request.number is not None:
-        own = (TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent == agent)
-        newest = connection.scalar(select(func.max(TICKET.c.claim)).where(*own))
+        is_held = (TICKET.c.study_id == study_id, TICKET.c.state == "running", TICKET.c.agent == agent)
+        newest = connection.scalar(select(func.max(TICKET.c.claim)).where(*is_held))
         if newest is not None and newest >= request.number:
-            query = select(*TICKET_COLUMNS).where(*own, TICKET.c.claim == request.number)
+            query = select(*TICKET_COLUMNS).where(*is_held, TICKET.c.claim == request.number)
             repeated = None if newest > request.number else connection.execute(query).first()
             return None if repeated is None else ticket_row(repeated)
     _reclaim(connection, study_id, agent, request)

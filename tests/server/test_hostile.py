@@ -160,24 +160,24 @@ def test_clients_without_a_token_hold_few_connections_and_close_none_of_known_cl
     running_server: RunningServer, client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LimitedH11Protocol, "max_unknown", 8)
-    known = http.client.HTTPConnection(*_address(running_server), timeout=60)
+    known_connection = http.client.HTTPConnection(*_address(running_server), timeout=60)
     headers = {"authorization": f"Bearer {running_server.token}"}
     lines = []
     for number in range(40):
-        known.request("GET", "/api/me", headers=headers)
-        assert known.getresponse().read()
+        known_connection.request("GET", "/api/me", headers=headers)
+        assert known_connection.getresponse().read()
         if number == 0:
-            first_address = known.sock.getsockname()
+            first_address = known_connection.sock.getsockname()
         lines.append(_line(running_server))
         lines[-1].sendall(b"GET /studies/toy HTTP/1.1\r\nhost:" if number % 2 else b"")
-    assert known.sock.getsockname() == first_address, "the connection of the known client was closed"
+    assert known_connection.sock.getsockname() == first_address, "it was closed"
     # the oldest were closed, the newest are open
     assert [_is_closed(line) for line in lines[:30]] == [True] * 30
     lines[-1].sendall(b" a\r\n\r\n")
     assert _answer(lines[-1])[0] == 401
     for line in lines:
         line.close()
-    known.close()
+    known_connection.close()
 
 
 def test_what_is_asked_with_few_words_takes_no_large_body(client: httpx.Client) -> None:

@@ -12,7 +12,7 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
-from schemathesis import Case, GenerationMode
+from schemathesis import Case, CheckContext, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
@@ -31,8 +31,19 @@ PATH_VALUES: dict[str, Any] = {
     "run": "search-0000",
     "file": "step-100-1.ckpt",
 }
+LONGEST_REFUSAL = 2000
+"""Characters of the message of an error."""
+
+
+def refusal_is_short(context: CheckContext, response: Response, case: Case) -> None:
+    """Fail if the message of an error is long, as one that repeats its request."""
+    if response.status_code >= 400 and "json" in str(response.headers.get("content-type")):
+        assert len(response.json()["error"]["message"]) <= LONGEST_REFUSAL
+
+
 ALWAYS = [
     not_a_server_error,
+    refusal_is_short,
     checks.status_code_conformance,
     checks.content_type_conformance,
     checks.response_headers_conformance,
