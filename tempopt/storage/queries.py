@@ -44,7 +44,11 @@ _STUDY_DEFAULTS = {
 _TICKET_DEFAULTS = {
     **dict.fromkeys(f.name for f in fields(TicketRow)),
     **{f.name: f.default for f in fields(TicketRow) if f.default is not MISSING},
-    **{"kind": "search", "arm": "", "seed": 0, "attempt": 1, "seconds": 0.0},
+    "kind": "search",
+    "arm": "",
+    "seed": 0,
+    "attempt": 1,
+    "seconds": 0.0,
 }
 
 
@@ -65,9 +69,7 @@ def study_row(row: Row[Any]) -> StudyRow:
                 f"{fault_text}{first_fault(error)}. Restore it from a backup, or delete the study."
             ) from error
         report_damage(f"{fault_text}{first_fault(error)}.")
-        study = adapter(StudyRow).validate_python(
-            values | {name: _STUDY_DEFAULTS[name] for name in columns}
-        )
+        study = adapter(StudyRow).validate_python(values | {name: _STUDY_DEFAULTS[name] for name in columns})
     return replace(study, age=study.age - study.created.timestamp())
 
 

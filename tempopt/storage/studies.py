@@ -21,9 +21,9 @@ from tempopt.storage.import_study import StudyDump
 from tempopt.storage.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import (
+    TICKET_STATES,
     JobRow,
     Kind,
-    TICKET_STATES,
     OpenStudy,
     PriorRuns,
     StudyRow,
@@ -266,6 +266,11 @@ class StudyRepository(Repository):
         connection.execute(delete(JOB).where(JOB.c.study == name))
         connection.execute(delete(STUDY).where(STUDY.c.id == study.id))
         optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
+
+    @write_transaction
+    def delete_optuna_study(self, connection: Connection, name: str) -> None:
+        """Delete Optuna's study of a name, if tempopt created it."""
+        optuna_tables.delete_study(connection, name, ())
 
     @read_transaction
     def find_colliding_param_names(

@@ -16,6 +16,7 @@ from sqlalchemy import String, TypeDecorator
 
 from tempopt.cli import main
 from tempopt.storage.models import METADATA, Utc
+from tests.spoiled import spoil_document
 from tests.toy_study import EndedStudy
 
 COMMANDS = (
@@ -35,14 +36,26 @@ MAPS = {
             "step": 23,
             "heads": [
                 {
-                    **{"layer": 0, "head": 0, "queries": 2, "keys": 2, "rows": 2, "columns": 2},
-                    **{"most": 0.5, "cells": "AP8A/w=="},
+                    "layer": 0,
+                    "head": 0,
+                    "queries": 2,
+                    "keys": 2,
+                    "rows": 2,
+                    "columns": 2,
+                    "most": 0.5,
+                    "cells": "AP8A/w==",
                 }
             ],
             "measures": [
                 {
-                    **{"layer": 0, "head": 0, "measure": "previous_token", "score": 0.9},
-                    **{"low": 0.8, "high": 1.0, "value": 0.9, "chance": 0.1},
+                    "layer": 0,
+                    "head": 0,
+                    "measure": "previous_token",
+                    "score": 0.9,
+                    "low": 0.8,
+                    "high": 1.0,
+                    "value": 0.9,
+                    "chance": 0.1,
                 }
             ],
         }
@@ -71,8 +84,6 @@ VALUES = [
     "2026-13-45 99:99:99",
 ]
 """Values in place of a whole column."""
-PARTS = [None, True, "text", "x" * 3000, -1, 10**400, 1e308, float("nan"), float("inf"), [], {}, [[[]]], {"a": 1}]
-"""Values in place of a part of a document."""
 
 
 def columns() -> Iterator[tuple[str, str]]:
@@ -81,31 +92,6 @@ def columns() -> Iterator[tuple[str, str]]:
         for column in table.columns:
             if isinstance(column.type, String | Utc) or isinstance(column.type, TypeDecorator):
                 yield table.name, column.name
-
-
-def spoil_document(document: Any, chance: random.Random) -> Any:
-    """Change one part of a document: another value, a key that is missing or unknown, a deeper level."""
-    places = []
-    stack = [document]
-    while stack:
-        node = stack.pop()
-        entries = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        for key, value in entries:
-            places.append((node, key))
-            stack.append(value)
-    if not places:
-        return chance.choice(PARTS)
-    node, key = chance.choice(places)
-    way = chance.random()
-    if way < 0.6:
-        node[key] = chance.choice(PARTS)
-    elif way < 0.8:
-        del node[key]
-    elif isinstance(node, dict):
-        node["unknown\x1b"] = chance.choice(PARTS)
-    else:
-        node.append(chance.choice(PARTS))
-    return document
 
 
 def spoil_row(path: Path, seed: int) -> str:
@@ -142,7 +128,9 @@ def add_rows(path: Path) -> None:
     """Add a row to the tables that the study of these tests leaves empty."""
     with closing(sqlite3.connect(path)) as connection, connection:
         pair = "SELECT id FROM tempopt_ticket WHERE kind = 'confirm' AND pair = 0 AND arm LIKE '%search%'"
-        connection.execute(f"INSERT INTO tempopt_attention_map SELECT id, ? FROM ({pair})", (json.dumps(MAPS),))
+        connection.execute(
+            f"INSERT INTO tempopt_attention_map SELECT id, ? FROM ({pair})", (json.dumps(MAPS),)
+        )
         connection.execute(
             "INSERT INTO tempopt_job (study, launcher, id, options, created) VALUES (?, ?, ?, ?, ?)",
             ("toy", "gone", "7", '{"address": "http://127.0.0.1:9"}', "2026-01-01 00:00:00.000000"),
