@@ -38,10 +38,10 @@ def spoil_document(document: Any, chance: random.Random) -> Any:
     if not places:
         return chance.choice(PARTS)
     node, key = chance.choice(places)
-    way = chance.random()
-    if way < 0.6:
+    draw = chance.random()
+    if draw < 0.6:
         node[key] = chance.choice(PARTS)
-    elif way < 0.8:
+    elif draw < 0.8:
         del node[key]
     elif isinstance(node, dict):
         node["unknown\x1b"] = chance.choice(PARTS)

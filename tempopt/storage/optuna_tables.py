@@ -264,16 +264,15 @@ def set_recommendation(connection: Connection, name: str, recommendation: Mappin
         upsert(connection, _STUDY_ATTRIBUTES, [row], key=("study_id", "key"), replace=("value_json",))
 
 
-def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
+def delete_study(connection: Connection, name: str, trial_ids: Iterable[int] | None) -> None:
     """Delete Optuna's study of a name with all its rows, unless another program created it.
 
     Args:
         trial_ids: Keys of the trials of tickets. A study that has other trials, and no attribute of tempopt,
-            is not deleted.
+            is not deleted. None: a study that has trials is not deleted.
     """
     if not is_supported_schema(connection):
         return
-    trial_ids = frozenset(trial_ids)
     study_id = find_study(connection, name, lock=True)
     if study_id is None:
         return
@@ -281,7 +280,9 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
     is_marked = exists().where(
         and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == TEMPOPT_ATTRIBUTE)
     )
-    if not set(trials) <= trial_ids and not connection.scalar(select(is_marked)):
+    if trial_ids is None and trials:
+        return
+    if not set(trials) <= frozenset(trial_ids or ()) and not connection.scalar(select(is_marked)):
         return
     for start in range(0, len(trials), MAX_IDS):
         batch = trials[start : start + MAX_IDS]

@@ -269,8 +269,8 @@ class StudyRepository(Repository):
 
     @write_transaction
     def delete_optuna_study(self, connection: Connection, name: str) -> None:
-        """Delete Optuna's study of a name, if tempopt created it."""
-        optuna_tables.delete_study(connection, name, ())
+        """Delete Optuna's study of a name, if it has no trials."""
+        optuna_tables.delete_study(connection, name, None)
 
     @read_transaction
     def find_colliding_param_names(

@@ -109,10 +109,10 @@ def spoil_row(path: Path, seed: int) -> str:
             document = json.loads(value)
         except (TypeError, ValueError):
             document = None
-        way = chance.random()
-        if document is not None and way < 0.7:
+        draw = chance.random()
+        if document is not None and draw < 0.7:
             text: Any = json.dumps(spoil_document(document, chance))
-        elif isinstance(value, str) and way < 0.8:
+        elif isinstance(value, str) and draw < 0.8:
             text = value[: len(value) // 2]
         else:
             text = chance.choice(VALUES)
