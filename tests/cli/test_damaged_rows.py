@@ -16,6 +16,7 @@ from sqlalchemy import String, TypeDecorator
 
 from tempopt.cli import main
 from tempopt.storage.models import METADATA, Utc
+from tests.rows import MAPS
 from tests.spoiled import spoil_document
 from tests.toy_study import EndedStudy
 
@@ -30,38 +31,6 @@ COMMANDS = (
     ("export", "toy"),
     ("report", "toy"),
 )
-MAPS = {
-    "moments": {
-        "end": {
-            "step": 23,
-            "heads": [
-                {
-                    "layer": 0,
-                    "head": 0,
-                    "queries": 2,
-                    "keys": 2,
-                    "rows": 2,
-                    "columns": 2,
-                    "most": 0.5,
-                    "cells": "AP8A/w==",
-                }
-            ],
-            "measures": [
-                {
-                    "layer": 0,
-                    "head": 0,
-                    "measure": "previous_token",
-                    "score": 0.9,
-                    "low": 0.8,
-                    "high": 1.0,
-                    "value": 0.9,
-                    "chance": 0.1,
-                }
-            ],
-        }
-    },
-    "notes": ["a note"],
-}
 VALUES = [
     None,
     "",
