@@ -20,7 +20,7 @@ class _Head(BaseModel, extra="forbid"):
     keys: _Index
     rows: _Side
     columns: _Side
-    most: FiniteFloat
+    max_weight: Annotated[FiniteFloat, Field(alias="most")]
     cells: Base64Bytes
 
     @model_validator(mode="after")

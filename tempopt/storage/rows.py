@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field, PlainSerializer
 
-from tempopt.errors import not_text
-
 T = TypeVar("T")
 
 Kind = Literal["baseline", "constant", "search", "choose", "confirm", "ablation"]
@@ -67,8 +65,8 @@ def check_plain(data: T) -> T:
             raise ValueError(f"An integer exceeds {MAX_INTEGER}.")
         elif isinstance(node, float) and not math.isfinite(node):
             raise ValueError("A number is not finite. Give null instead.")
-        elif isinstance(node, str) and (fault := not_text(node)):
-            raise ValueError(f"A text contains {fault}.")
+        elif isinstance(node, str):
+            node.encode()  # raises ValueError
     return data
 
 

@@ -272,6 +272,11 @@ class StudyRepository(Repository):
         connection.execute(delete(STUDY).where(STUDY.c.id == study.id))
         optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
 
+    @write_transaction
+    def delete_optuna_study(self, connection: Connection, name: str) -> None:
+        """Delete Optuna's study of a name, if it has no trials."""
+        optuna_tables.delete_study(connection, name, None)
+
     @read_transaction
     def find_colliding_param_names(
         self, connection: Connection, names: Sequence[str]

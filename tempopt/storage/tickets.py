@@ -207,7 +207,8 @@ class TicketRepository(Repository):
         values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
         number: int | None = row.trial_number
         if trial is not None and number is None and optuna_tables.is_supported_schema(connection):
-            values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
+            trials = optuna_tables.begin_trials(connection, row.study, {ticket_id: trial})
+            values["trial_id"], number = trials[ticket_id]
             values["trial_number"] = number
         claims.change_ticket(connection, ticket_id, **values)
         return number

@@ -16,6 +16,8 @@ from sqlalchemy import String, TypeDecorator
 
 from tempopt.cli import main
 from tempopt.storage.models import METADATA, Utc
+from tests.rows import MAPS
+from tests.spoiled import spoil_document
 from tests.toy_study import EndedStudy
 
 COMMANDS = (
@@ -29,38 +31,6 @@ COMMANDS = (
     ("export", "toy"),
     ("report", "toy"),
 )
-MAPS = {
-    "moments": {
-        "end": {
-            "step": 23,
-            "heads": [
-                {
-                    "layer": 0,
-                    "head": 0,
-                    "queries": 2,
-                    "keys": 2,
-                    "rows": 2,
-                    "columns": 2,
-                    "most": 0.5,
-                    "cells": "AP8A/w==",
-                }
-            ],
-            "measures": [
-                {
-                    "layer": 0,
-                    "head": 0,
-                    "measure": "previous_token",
-                    "score": 0.9,
-                    "low": 0.8,
-                    "high": 1.0,
-                    "value": 0.9,
-                    "chance": 0.1,
-                }
-            ],
-        }
-    },
-    "notes": ["a note"],
-}
 VALUES = [
     None,
     "",
@@ -83,22 +53,6 @@ VALUES = [
     "2026-13-45 99:99:99",
 ]
 """Values in place of a whole column."""
-PARTS = [
-    None,
-    True,
-    "text",
-    "x" * 3000,
-    -1,
-    10**400,
-    1e308,
-    float("nan"),
-    float("inf"),
-    [],
-    {},
-    [[[]]],
-    {"a": 1},
-]
-"""Values in place of a part of a document."""
 
 
 def columns() -> Iterator[tuple[str, str]]:
@@ -107,33 +61,6 @@ def columns() -> Iterator[tuple[str, str]]:
         for column in table.columns:
             if isinstance(column.type, String | Utc) or isinstance(column.type, TypeDecorator):
                 yield table.name, column.name
-
-
-def spoil_document(document: Any, chance: random.Random) -> Any:
-    """Change one part of a document: another value, a key that is missing or unknown, a deeper level."""
-    places = []
-    stack = [document]
-    while stack:
-        node = stack.pop()
-        entries = (
-            node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-        )
-        for key, value in entries:
-            places.append((node, key))
-            stack.append(value)
-    if not places:
-        return chance.choice(PARTS)
-    node, key = chance.choice(places)
-    way = chance.random()
-    if way < 0.6:
-        node[key] = chance.choice(PARTS)
-    elif way < 0.8:
-        del node[key]
-    elif isinstance(node, dict):
-        node["unknown\x1b"] = chance.choice(PARTS)
-    else:
-        node.append(chance.choice(PARTS))
-    return document
 
 
 def spoil_row(path: Path, seed: int) -> str:
@@ -151,10 +78,10 @@ def spoil_row(path: Path, seed: int) -> str:
             document = json.loads(value)
         except (TypeError, ValueError):
             document = None
-        way = chance.random()
-        if document is not None and way < 0.7:
+        draw = chance.random()
+        if document is not None and draw < 0.7:
             text: Any = json.dumps(spoil_document(document, chance))
-        elif isinstance(value, str) and way < 0.8:
+        elif isinstance(value, str) and draw < 0.8:
             text = value[: len(value) // 2]
         else:
             text = chance.choice(VALUES)
