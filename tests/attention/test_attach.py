@@ -440,6 +440,58 @@ class HardRouter(nn.Module):
         return x * self.router(x).softmax(-1).argmax(-1, keepdim=True)
 
 
+class OtherGate(nn.Module):
+    """A gate of which a temperature would not divide the logits of the softmax, or not alone.
+
+    Args:
+        form: What the softmax takes of the output of a linear map.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.router, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.router(x)
+        if self.form == "values beside":
+            logits, values = made.chunk(2, -1)
+            return logits.softmax(-1) * values
+        forms = {
+            "norm": lambda: made / (made.square().mean(-1, keepdim=True) + 1e-6).sqrt(),
+            "square": lambda: -made.square(),
+            "two maps": lambda: (made * self.key(x)).unflatten(-1, (4, -1)).sum(-1),
+        }
+        return forms[self.form]().softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("values beside", "Its output is more than the input"),
+        ("norm", "is not proportional to its output"),
+        ("square", "is not proportional to its output"),
+        ("two maps", "acts in the same softmax"),
+    ],
+)
+def test_a_gate_whose_temperature_would_not_divide_logits_alone_is_refused(form: str, reason: str) -> None:
+    torch.manual_seed(0)
+    model, x = OtherGate(form), attending_inputs()
+    before = model(x)
+    layers = ["router", "key"] if form == "two maps" else ["router"]
+    with pytest.raises(AttachError, match=reason):
+        attach(model, {"temperature_init": 3.0}, layers=layers, example=lambda: model(x))
+    assert torch.equal(model(x), before)
+
+
+def test_one_factor_of_sums_of_products_takes_the_temperature_of_their_softmax() -> None:
+    torch.manual_seed(0)
+    model, x = OtherGate("two maps"), attending_inputs()
+    logits = (model.router(x) * model.key(x)).unflatten(-1, (4, -1)).sum(-1)
+    attach(model, {"temperature_init": 3.0}, layers=["router"], example=lambda: model(x))
+    torch.testing.assert_close(model(x), (logits / 3).softmax(-1))
+
+
 def test_a_router_of_which_the_largest_alone_counts_is_refused_with_that_reason() -> None:
     model, x = HardRouter(), attending_inputs()
     with pytest.raises(AttachError, match=r'"router" did not move the output.*only its largest is used'):

@@ -10,7 +10,6 @@ import dis
 import functools
 import inspect
 import re
-import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -39,7 +38,7 @@ from tempopt.attention.attach.call_mode import (
 )
 from tempopt.attention.attach.feature_tracer import FeatureTracer
 from tempopt.attention.attach.outputs import iter_nested_tensors
-from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
+from tempopt.attention.attach.preserve_state import force_eager, preserve_model_state, preserve_rng_state
 from tempopt.attention.functional.logits import visible
 from tempopt.errors import AttachError
 
@@ -575,6 +574,28 @@ class _TraceMode(TorchFunctionMode):
         return _Origin(products={call: num_maps}, is_bare=True, is_learned=is_learned)
 
 
+class SoftmaxInputs(TorchFunctionMode):
+    """Records the inputs of softmaxes.
+
+    Args:
+        replacements: Inputs to give to the softmaxes instead, where shapes are equal.
+    """
+
+    def __init__(self, replacements: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.inputs: list[Tensor] = []
+        self._replacements = iter(replacements)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments = dict(kwargs or {})
+        if getattr(func, "__name__", "") not in _TO_WEIGHTS:
+            return func(*args, **arguments)
+        logits = args[0] if args else arguments.pop("input")
+        self.inputs.append(logits.detach().clone())
+        replacement = next(self._replacements, logits)
+        return func(replacement if replacement.shape == logits.shape else logits, *args[1:], **arguments)
+
+
 def _is_mask(tensor: Any) -> bool:
     """Return whether a term of logits, or what replaces them, only hides keys: softmax knows no constant."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.ndim:
@@ -608,8 +629,7 @@ def _trace_forward(model: nn.Module, forward: Forward) -> _Trace:
     with ExitStack() as stack:
         stack.enter_context(preserve_model_state(model))
         stack.enter_context(preserve_rng_state(devices))
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to load
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(force_eager())
         for name, module in model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 _watch(stack, trace, name, module)
