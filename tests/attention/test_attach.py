@@ -350,23 +350,53 @@ def test_a_router_behind_attention_is_no_attention() -> None:
 
 
 class HeadByHead(nn.Module):
-    """Attention by one call for each of four heads."""
+    """Attention by one call for each of four heads.
+
+    Args:
+        num_written: Number of heads whose softmax is written out.
+    """
+
+    def __init__(self, num_written: int = 0) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.num_written = num_written
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = zip(*(f(x).chunk(4, dim=-1) for f in (self.query, self.key, self.value)), strict=True)
+        calls = []
+        for head, qkv in enumerate(parts):
+            q, k, v = (part.unsqueeze(1) for part in qkv)
+            is_written = head < self.num_written
+            weights = (q @ k.mT / math.sqrt(2)).softmax(-1) if is_written else None
+            calls.append(F.scaled_dot_product_attention(q, k, v) if weights is None else weights @ v)
+        return torch.cat(calls, dim=-1)
+
+
+class TalkingHeads(nn.Module):
+    """Attention whose softmaxes are of mixtures of what heads make of queries and keys."""
 
     def __init__(self) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.mix = nn.Conv2d(4, 4, 1, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        parts = zip(*(f(x).chunk(4, dim=-1) for f in (self.query, self.key, self.value)), strict=True)
-        calls = [F.scaled_dot_product_attention(*(part.unsqueeze(1) for part in qkv)) for qkv in parts]
-        return torch.cat(calls, dim=-1)
+    def forward(self, x: Tensor, temperature: float = 1.0) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (4, 2)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        return (self.mix(q @ k.mT) / temperature).softmax(-1) @ v
 
 
-def test_heads_that_attend_in_calls_of_their_own_have_no_pattern() -> None:
-    model, x = HeadByHead(), torch.randn(2, 5, 8)
-    with pytest.raises(AttachError, match="several calls"):
+@pytest.mark.parametrize("model", [HeadByHead(), HeadByHead(num_written=3), TalkingHeads()])
+def test_heads_that_are_mixed_or_attend_in_calls_of_their_own_have_no_pattern(model: nn.Module) -> None:
+    x = torch.randn(2, 5, 8)
+    with pytest.raises(AttachError, match="several calls.*or mixes heads"):
         attach(model, {"head_pattern": "exp", "head_ratio": 4.0}, example=lambda: model(x))
-        model(x)
+
+
+def test_the_softmaxes_of_mixed_heads_have_one_temperature() -> None:
+    model, x = TalkingHeads().double(), torch.randn(2, 5, 8, dtype=torch.double)
+    expected = model(x, 0.4)
+    attach(model, {"temperature_init": 0.4}, example=lambda: model(x))
+    torch.testing.assert_close(model(x), expected)
 
 
 def test_the_entropy_of_a_layer_is_the_mean_over_its_calls() -> None:

@@ -443,7 +443,8 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
     fused_head_dims = {call.head_dim for call in calls if call.kind == "fused"} or {None}
     fused_head_dim = fused_head_dims.pop() if len(fused_head_dims) == 1 else None
     # of several calls with one head each may be another one
-    if num_fused > 1 and any(call.num_heads == 1 for call in calls if call.kind == "fused"):
+    has_several = sum(call.kind == "fused" or call in attention for call in calls) > 1
+    if has_several and any(call.num_heads == 1 for call in calls if call.kind == "fused"):
         fused_head_dim = None
     if not attention:
         return CallPattern(num_fused=num_fused, fused_head_dim=fused_head_dim)
@@ -456,7 +457,7 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
                 is_attention=call in attention,
                 num_products=sum(previous.kind == "product" for previous in calls[:position]),
                 is_bare=call.is_bare,
-                head_dim=None if call.num_heads == 1 and len(attention) > 1 else call.head_dim,
+                head_dim=None if call.num_heads == 1 and has_several else call.head_dim,
             )
             for position, call in enumerate(calls)
             if call.kind == "softmax"
@@ -528,6 +529,9 @@ class _TraceMode(TorchFunctionMode):
         merged = _merge_origins(origins, maps=int(name in _MAPS))
         beside = [x for x in iter_nested_tensors((args, kwargs)) if not self._origin(x).products]
         if name in _MAPS:
+            # a map over heads makes others of them (talking heads)
+            for product in merged.products:
+                product.head_dim = None
             merged.maps = frozenset({len(self._map_names)})
             self._map_names.append(self._trace.frames[-1].name)
         merged.is_bare = any(origin.is_bare for origin in origins) and (
