@@ -42,7 +42,7 @@ from tempopt.temperature import (
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.example_step import first_batch, silence_logging
+from tempopt.training.example_step import first_batch, preserve_step_state, silence_logging, step_state
 from tempopt.training.gpu_memory import is_cuda_oom
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.metric_check import require_metric_depends
@@ -469,10 +469,11 @@ def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
     """
     batch = first_batch(run.owner.train_dataloader())
     batch = run.trainer.strategy.batch_to_device(batch)
+    state = step_state(run.module)
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with silence_logging(run.module), _collect_losses(run) as losses:
+        with silence_logging(run.module), preserve_step_state(state), _collect_losses(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 

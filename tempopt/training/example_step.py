@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning as L
+import torch
+from torch import Tensor, nn
 
 
 def first_batch(loaders: Any) -> Any:
@@ -31,21 +34,49 @@ def silence_logging(module: L.LightningModule) -> Iterator[None]:
             del module.__dict__[name]
 
 
+def step_state(module: nn.Module) -> list[Tensor]:
+    """Return what a training step may change by itself: buffers, and averages of the trained weights.
+
+    Averages, as of a momentum encoder, are parameters without gradients that have the shape of a trained one.
+    """
+    shapes = {parameter.shape for parameter in module.parameters() if parameter.requires_grad}
+    averages = [p for p in module.parameters() if not p.requires_grad and p.shape in shapes]
+    return [*module.buffers(), *averages]
+
+
+@contextlib.contextmanager
+def preserve_step_state(state: list[Tensor]) -> Iterator[None]:
+    """Put back what a training step changes of its state."""
+    saved_values = [tensor.detach().clone() for tensor in state]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(state, saved_values, strict=True):
+                if not torch.equal(tensor, value):
+                    # not to the tensor itself, which could not be differentiated any more
+                    tensor.data.copy_(value)
+
+
 def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
-    """Return a function that runs a training step on the first batch of the training data.
+    """Return a function that runs a training step on the first batch of the training data, read once.
 
     Args:
         module: The module, on its present device.
         datamodule: The data, which are set up for it; None if the module has its own loaders.
     """
-    if datamodule is not None:
-        datamodule.prepare_data()
-        datamodule.setup("fit")
-    owner: Any = datamodule or module
-    batch = module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
+    state = step_state(module)
+
+    @functools.cache
+    def batch() -> Any:
+        if datamodule is not None:
+            datamodule.prepare_data()
+            datamodule.setup("fit")
+        owner: Any = datamodule or module
+        return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module):
-            return module.training_step(batch, 0)
+        with silence_logging(module), preserve_step_state(state):
+            return module.training_step(batch(), 0)
 
     return forward
