@@ -104,12 +104,13 @@ class AttachCallback(TemperatureCallback):
         if self._module is not pl_module:
             for helper in filter(callbacks.__contains__, self._helpers):
                 callbacks.remove(helper)
-            attachment = self._attach(trainer, pl_module)
+            example = training_step(pl_module, getattr(trainer, "datamodule", None))
+            attachment = self._attach(pl_module, example)
             self._module, self.attachment, self._tempered = pl_module, attachment, attachment
             self._has_tried = False
             attachment.use(self._at_evaluation)
             self._final = attachment.plan.temperatures(1.0)
-            self._changes, self._beside = self._find_scalings(trainer, pl_module)
+            self._changes, self._beside = self._find_scalings(pl_module, example)
             attachment.use(self.parameters)
             # Callback hooks are not called for weights-only checkpoints, nor before weights are loaded.
             saving, loading = pl_module.on_save_checkpoint, pl_module.on_load_checkpoint
@@ -169,21 +170,22 @@ class AttachCallback(TemperatureCallback):
         if self._elsewhere or self.validate_at == "final":
             attachment.set_progress(1.0)
 
-    def _attach(self, trainer: L.Trainer, module: L.LightningModule) -> Attachment:
+    def _attach(self, module: L.LightningModule, example: Callable[[], Any]) -> Attachment:
         if isinstance(module, TemperedModule):
             raise SpecError(
                 f"{type(module).__name__} is a TemperedModule, which sets its own temperature by its init "
                 "arguments. Take AttachCallback out of the trainer's callbacks."
             )
-        attachment = attach_untested(
-            module, self.parameters, layers=self.layers, forward=self._example(trainer, module)
-        )
+        attachment = attach_untested(module, self.parameters, layers=self.layers, forward=example)
         self._helpers = [LossScaleCallback(tempered=attachment)] if attachment.entropy.has_term else []
         if self._control.controls:
             self._helpers.append(PlannedControl(self._control, tempered=attachment))
         return attachment
 
-    def _find_scalings(self, trainer: L.Trainer, module: L.LightningModule) -> tuple[Sequence[Scaling], str]:
+    @staticmethod
+    def _find_scalings(
+        module: L.LightningModule, example: Callable[[], Any]
+    ) -> tuple[Sequence[Scaling], str]:
         """Return the plan's factors on the weights, or why the weights cannot contain the temperature."""
         try:
             return scalings(module, at="final"), ""
@@ -191,16 +193,11 @@ class AttachCallback(TemperatureCallback):
             reason = str(error)
         try:
             # names do not show it, but a training step may
-            return scalings(module, at="final", example=self._example(trainer, module)), ""
+            return scalings(module, at="final", example=example), ""
+        except AttachError as error:
+            return [], str(error)
         except Exception:
             return [], reason
-
-    @staticmethod
-    def _example(trainer: L.Trainer, module: L.LightningModule) -> Callable[[], Any]:
-        """Return a function that runs a training step; its first call sets up the data."""
-        datamodule: Any = getattr(trainer, "datamodule", None)
-        step = functools.cache(lambda: training_step(module, datamodule))
-        return lambda: step()()
 
     def _save(self, hook: Any, checkpoint: dict[str, Any]) -> None:
         hook(checkpoint)

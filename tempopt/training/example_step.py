@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import lightning as L
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 
 def first_batch(loaders: Any) -> Any:
@@ -34,22 +36,50 @@ def silence_logging(module: L.LightningModule) -> Iterator[None]:
             del module.__dict__[name]
 
 
+def step_state(module: nn.Module) -> list[Tensor]:
+    """Return what a training step may change by itself: buffers, and averages of the trained weights.
+
+    Averages, as of a momentum encoder, are parameters without gradients that have the shape of a trained one.
+    """
+    shapes = {parameter.shape for parameter in module.parameters() if parameter.requires_grad}
+    averages = [p for p in module.parameters() if not p.requires_grad and p.shape in shapes]
+    return [*module.buffers(), *averages]
+
+
+@contextlib.contextmanager
+def preserve_step_state(state: list[Tensor]) -> Iterator[None]:
+    """Put back what a training step changes of its state."""
+    saved_values = [tensor.detach().clone() for tensor in state]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in zip(state, saved_values, strict=True):
+                if not torch.equal(tensor, value):
+                    # not to the tensor itself, which could not be differentiated any more
+                    tensor.data.copy_(value)
+
+
 def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
-    """Return a function that runs a training step on the first batch of the training data.
+    """Return a function that runs a training step on the first batch of the training data, read once.
 
     Args:
         module: The module, on its present device.
         datamodule: The data, which are set up for it; None if the module has its own loaders.
     """
-    if datamodule is not None:
-        datamodule.prepare_data()
-        datamodule.setup("fit")
-    owner: Any = datamodule or module
-    batch = module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
+    state = step_state(module)
+
+    @functools.cache
+    def batch() -> Any:
+        if datamodule is not None:
+            datamodule.prepare_data()
+            datamodule.setup("fit")
+        owner: Any = datamodule or module
+        return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module):
-            return _step(module, batch)
+        with silence_logging(module), preserve_step_state(state):
+            return _step(module, batch())
 
     return forward
 
@@ -64,10 +94,12 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
         module: What it trains.
         batch: A batch on the module's device.
     """
+    state = step_state(module)
 
     def forward() -> Any:
         with (
             silence_logging(module),
+            preserve_step_state(state),
             _collect_losses(trainer, module) as losses,
             trainer.precision_plugin.train_step_context(),
         ):

@@ -160,7 +160,7 @@ def attach_attention_temperature(
             module,
             built.temperature,
             layers=(program.attach or {}).get("layers", "auto"),
-            forward=lambda: training_step(module, built.datamodule)(),
+            forward=training_step(module, built.datamodule),
             learns_heads=learns_heads,
         )
     except AttachError as error:

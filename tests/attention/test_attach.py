@@ -350,23 +350,53 @@ def test_a_router_behind_attention_is_no_attention() -> None:
 
 
 class HeadByHead(nn.Module):
-    """Attention by one call for each of four heads."""
+    """Attention by one call for each of four heads.
+
+    Args:
+        num_written: Number of heads whose softmax is written out.
+    """
+
+    def __init__(self, num_written: int = 0) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.num_written = num_written
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = zip(*(f(x).chunk(4, dim=-1) for f in (self.query, self.key, self.value)), strict=True)
+        calls = []
+        for head, qkv in enumerate(parts):
+            q, k, v = (part.unsqueeze(1) for part in qkv)
+            is_written = head < self.num_written
+            weights = (q @ k.mT / math.sqrt(2)).softmax(-1) if is_written else None
+            calls.append(F.scaled_dot_product_attention(q, k, v) if weights is None else weights @ v)
+        return torch.cat(calls, dim=-1)
+
+
+class TalkingHeads(nn.Module):
+    """Attention whose softmaxes are of mixtures of what heads make of queries and keys."""
 
     def __init__(self) -> None:
         super().__init__()
         self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+        self.mix = nn.Conv2d(4, 4, 1, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        parts = zip(*(f(x).chunk(4, dim=-1) for f in (self.query, self.key, self.value)), strict=True)
-        calls = [F.scaled_dot_product_attention(*(part.unsqueeze(1) for part in qkv)) for qkv in parts]
-        return torch.cat(calls, dim=-1)
+    def forward(self, x: Tensor, temperature: float = 1.0) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (4, 2)).transpose(1, 2) for f in (self.query, self.key, self.value))
+        return (self.mix(q @ k.mT) / temperature).softmax(-1) @ v
 
 
-def test_heads_that_attend_in_calls_of_their_own_have_no_pattern() -> None:
-    model, x = HeadByHead(), torch.randn(2, 5, 8)
-    with pytest.raises(AttachError, match="several calls"):
+@pytest.mark.parametrize("model", [HeadByHead(), HeadByHead(num_written=3), TalkingHeads()])
+def test_heads_that_are_mixed_or_attend_in_calls_of_their_own_have_no_pattern(model: nn.Module) -> None:
+    x = torch.randn(2, 5, 8)
+    with pytest.raises(AttachError, match="several calls.*or mixes heads"):
         attach(model, {"head_pattern": "exp", "head_ratio": 4.0}, example=lambda: model(x))
-        model(x)
+
+
+def test_the_softmaxes_of_mixed_heads_have_one_temperature() -> None:
+    model, x = TalkingHeads().double(), torch.randn(2, 5, 8, dtype=torch.double)
+    expected = model(x, 0.4)
+    attach(model, {"temperature_init": 0.4}, example=lambda: model(x))
+    torch.testing.assert_close(model(x), expected)
 
 
 def test_the_entropy_of_a_layer_is_the_mean_over_its_calls() -> None:
@@ -438,6 +468,58 @@ class HardRouter(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * self.router(x).softmax(-1).argmax(-1, keepdim=True)
+
+
+class OtherGate(nn.Module):
+    """A gate of which a temperature would not divide the logits of the softmax, or not alone.
+
+    Args:
+        form: What the softmax takes of the output of a linear map.
+    """
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.form = form
+        self.router, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = self.router(x)
+        if self.form == "values beside":
+            logits, values = made.chunk(2, -1)
+            return logits.softmax(-1) * values
+        forms = {
+            "norm": lambda: made / (made.square().mean(-1, keepdim=True) + 1e-6).sqrt(),
+            "square": lambda: -made.square(),
+            "two maps": lambda: (made * self.key(x)).unflatten(-1, (4, -1)).sum(-1),
+        }
+        return forms[self.form]().softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ("values beside", "Its output is more than the input"),
+        ("norm", "is not proportional to its output"),
+        ("square", "is not proportional to its output"),
+        ("two maps", "acts in the same softmax"),
+    ],
+)
+def test_a_gate_whose_temperature_would_not_divide_logits_alone_is_refused(form: str, reason: str) -> None:
+    torch.manual_seed(0)
+    model, x = OtherGate(form), attending_inputs()
+    before = model(x)
+    layers = ["router", "key"] if form == "two maps" else ["router"]
+    with pytest.raises(AttachError, match=reason):
+        attach(model, {"temperature_init": 3.0}, layers=layers, example=lambda: model(x))
+    assert torch.equal(model(x), before)
+
+
+def test_one_factor_of_sums_of_products_takes_the_temperature_of_their_softmax() -> None:
+    torch.manual_seed(0)
+    model, x = OtherGate("two maps"), attending_inputs()
+    logits = (model.router(x) * model.key(x)).unflatten(-1, (4, -1)).sum(-1)
+    attach(model, {"temperature_init": 3.0}, layers=["router"], example=lambda: model(x))
+    torch.testing.assert_close(model(x), (logits / 3).softmax(-1))
 
 
 def test_a_router_of_which_the_largest_alone_counts_is_refused_with_that_reason() -> None:

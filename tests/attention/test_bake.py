@@ -241,6 +241,9 @@ def test_what_makes_the_query_is_told_by_an_example() -> None:
     # one token sees nothing but itself, whatever the temperature
     with pytest.raises(AttachError, match="is told by a forward over more than one token"):
         bake(model, example=lambda: model(torch.ones(1, 1, dtype=torch.long))[0])
+    # the query's weights are found by gradients
+    with pytest.raises(AttachError, match="give an example without torch.no_grad"):
+        bake(model, example=torch.no_grad()(lambda: model(torch.arange(1, 8)[None])[0]))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert bake(model, example=lambda: model(torch.arange(1, 8)[None])[0])
 

@@ -231,6 +231,31 @@ def test_a_schedule_beside_control_is_refused() -> None:
         AttachCallback({**CONTRAST, "schedule": "linear", "temperature_final": 0.5})
 
 
+def test_attaching_on_a_batch_leaves_averages_of_weights_and_buffers_as_they_were(toys: Any) -> None:
+    class Teaching(toys.WrittenOutStock):  # type: ignore[misc]
+        """Training as of DINO, in the form of lightly."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.teacher = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8).requires_grad_(False)
+            self.register_buffer("center", torch.zeros(8))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            for average, weight in zip(self.teacher.parameters(), self.query.parameters(), strict=True):
+                average.data = 0.5 * average.data + 0.5 * weight.data
+            taught = self.teacher(batch[0])
+            self.center.lerp_(taught.mean((0, 1)), 0.1)
+            distance = (self.query(batch[0]) - taught + self.center).square().mean()
+            return super().training_step(batch, batch_idx) + distance
+
+    model = Teaching()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    callback = AttachCallback(PLAN)
+    quiet_trainer(callback, max_steps=0).fit(model, Data())
+    assert callback.attachment is not None and callback.attachment.layers == ["encoder.0", "encoder.1"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_a_softmax_that_is_written_out_is_found_on_the_first_batch(toys: Any, fit_stock: Any) -> None:
     torch.manual_seed(0)
     plain, _ = fit_stock(model=toys.WrittenOutStock())

@@ -275,8 +275,8 @@ class Attachment:
                 reason = (
                     "it was attached to by its code, which does not show it"
                     if binding.pattern.num_fused is None
-                    else "in the example it attends without one, in several calls, or with heads and "
-                    "something else in one dimension"
+                    else "in the example it attends without one, in several calls, with heads and something "
+                    "else in one dimension, or mixes heads before its softmax"
                 )
                 raise AttachError(
                     f'Which dimension of "{name}" is that of heads cannot be told: {reason}. So its heads '

@@ -11,7 +11,6 @@ import functools
 import inspect
 import itertools
 import re
-import sys
 import types
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -40,7 +39,7 @@ from tempopt.attention.attach.call_mode import (
 )
 from tempopt.attention.attach.feature_tracer import FeatureTracer
 from tempopt.attention.attach.outputs import iter_nested_tensors
-from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
+from tempopt.attention.attach.preserve_state import force_eager, preserve_model_state, preserve_rng_state
 from tempopt.attention.functional.logits import visible
 from tempopt.errors import AttachError
 
@@ -495,7 +494,8 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
     fused_head_dims = {call.head_dim for call in calls if call.kind == "fused"} or {None}
     fused_head_dim = fused_head_dims.pop() if len(fused_head_dims) == 1 else None
     # of several calls with one head each may be another one
-    if num_fused > 1 and any(call.num_heads == 1 for call in calls if call.kind == "fused"):
+    has_several = sum(call.kind == "fused" or call in attention for call in calls) > 1
+    if has_several and any(call.num_heads == 1 for call in calls if call.kind == "fused"):
         fused_head_dim = None
     if not attention:
         return CallPattern(num_fused=num_fused, fused_head_dim=fused_head_dim)
@@ -508,7 +508,7 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
                 is_attention=call in attention,
                 num_products=sum(previous.kind == "product" for previous in calls[:position]),
                 is_bare=call.is_bare,
-                head_dim=None if call.num_heads == 1 and len(attention) > 1 else call.head_dim,
+                head_dim=None if call.num_heads == 1 and has_several else call.head_dim,
             )
             for position, call in enumerate(calls)
             if call.kind == "softmax"
@@ -587,6 +587,9 @@ class _TraceMode(TorchFunctionMode):
             call.bend = name
             merged.softmaxes[call] = 0
         if name in _MAPS:
+            # a map over heads makes others of them (talking heads)
+            for product in merged.products:
+                product.head_dim = None
             merged.maps = frozenset({len(self._map_names)})
             self._map_names.append(self._trace.frames[-1].name)
         merged.is_bare = any(origin.is_bare for origin in origins) and (
@@ -642,6 +645,28 @@ class _TraceMode(TorchFunctionMode):
         return _Origin(products={call: num_maps}, is_bare=True, is_learned=is_learned)
 
 
+class SoftmaxInputs(TorchFunctionMode):
+    """Records the inputs of softmaxes.
+
+    Args:
+        replacements: Inputs to give to the softmaxes instead, where shapes are equal.
+    """
+
+    def __init__(self, replacements: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.inputs: list[Tensor] = []
+        self._replacements = iter(replacements)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        arguments = dict(kwargs or {})
+        if getattr(func, "__name__", "") not in _TO_WEIGHTS:
+            return func(*args, **arguments)
+        logits = args[0] if args else arguments.pop("input")
+        self.inputs.append(logits.detach().clone())
+        replacement = next(self._replacements, logits)
+        return func(replacement if replacement.shape == logits.shape else logits, *args[1:], **arguments)
+
+
 def _is_mask(tensor: Any) -> bool:
     """Return whether a term of logits, or what replaces them, only hides keys: softmax knows no constant."""
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or not tensor.ndim:
@@ -675,8 +700,7 @@ def _trace_forward(model: nn.Module, forward: Forward) -> _Trace:
     with ExitStack() as stack:
         stack.enter_context(preserve_model_state(model))
         stack.enter_context(preserve_rng_state(devices))
-        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and it takes seconds to load
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        stack.enter_context(force_eager())
         for name, module in model.named_modules():
             if not isinstance(module, torch.jit.ScriptModule):
                 _watch(stack, trace, name, module)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import random
+import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,14 @@ from torch import Tensor, nn
 
 # A parameter that is nowhere larger is as good as closed (zero initialisation, LayerScale).
 _CLOSED = 1e-4
+
+
+def force_eager() -> AbstractContextManager[None]:
+    """Run compiled models by their Python for a while, where function modes see all calls."""
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled, and it takes seconds to load
+        return nullcontext()
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 @contextmanager

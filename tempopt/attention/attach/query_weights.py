@@ -64,6 +64,11 @@ class _RecordingMode(CallMode):
         return super().product(func, args, kwargs, head_dim)
 
     def _record(self, query: Tensor, key: Tensor) -> None:
+        if not torch.is_grad_enabled():
+            raise AttachError(
+                "What makes the query is found by gradients, and this forward runs without them: give an "
+                "example without torch.no_grad() and torch.inference_mode()."
+            )
         self._state.operands.append((self._binding.layer, query, key))
 
 

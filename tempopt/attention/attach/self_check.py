@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tempopt.attention.attach.call_mode import OracleMode, binding_of, use_mode
 from tempopt.attention.attach.call_state import CallState
-from tempopt.attention.attach.discovery import AS_TEMPERED_MODULE
+from tempopt.attention.attach.discovery import AS_TEMPERED_MODULE, SoftmaxInputs
 from tempopt.attention.attach.example_inputs import Forward
 from tempopt.attention.attach.outputs import (
     Outputs,
@@ -25,7 +25,7 @@ from tempopt.attention.attach.outputs import (
     record_outputs,
     tensors,
 )
-from tempopt.attention.attach.preserve_state import preserve_model_state, preserve_rng_state
+from tempopt.attention.attach.preserve_state import force_eager, preserve_model_state, preserve_rng_state
 from tempopt.errors import AttachError
 
 # Neighbours differ, so that a layer that has the temperature of another is found. No powers of two, so that
@@ -35,6 +35,9 @@ _TEMPERATURES = (3.0, 1.0 / 3.0, 9.0)
 _MAX_RELATIVE_DIFFERENCE = 1e-3
 # Half precision rounds an output itself by so many units, which may be more than the temperature moves it.
 _ROUNDINGS, _MAX_ROUNDING_TOLERANCE = 4, 0.3
+# How far logits of a gate may be from a straight line over 1/τ, as a share of their change, by rounding or a
+# soft cap. A square is 0.67 from it, and what a norm leaves of a change is more.
+_MAX_BEND = 0.3
 
 
 class UnfitError(AttachError):
@@ -111,6 +114,9 @@ class _Test:
             raise AttachError(_unmoved_message(unused[0], "This forward does not use it."))
         for takes_gradients in (False, True) if thorough else (False,):
             self.check_equal(base, takes_gradients)
+        if thorough:
+            with force_eager():
+                self.check_gates(base)
         count = len(self.names)
         for index in sorted({0, count // 2, count - 1}) if thorough else ():
             self.check_moves(index, base)
@@ -167,6 +173,46 @@ class _Test:
         outer = [change for enclosing, change in changes.items() if enclosing != name]
         if not any((*outer, result_change)) and (outer or not few_numbers(base.result)):
             raise AttachError(_unmoved_message(name, "Nothing behind it depends on what it attends to."))
+
+    def check_gates(self, base: Outputs) -> None:
+        """Refuse a linear map whose output is no logits of a softmax, or more than those."""
+        modules = [self.model.get_submodule(name) for name in self.names]
+        all_bindings = [binding_of(module) for module in modules]
+        plain = self.softmax_inputs(1.0)
+        names_by_softmax: dict[int, str] = {}
+        for index, (name, module, binding) in enumerate(zip(self.names, modules, all_bindings, strict=True)):
+            if binding is None or not binding.pattern.is_gate:
+                continue
+            doubled, tripled = (self.softmax_inputs(factor, index) for factor in (2.0, 3.0))
+            changed = (
+                n for n, (x, y) in enumerate(zip(plain, doubled, strict=False)) if not torch.equal(x, y)
+            )
+            softmax = next(changed, None)
+            if softmax is None:
+                raise AttachError(_unmoved_message(name, "No input of a softmax changes with its output."))
+            one, two, three = (inputs[softmax] for inputs in (plain, doubled, tripled))
+            bend = distance([three - one], [2 * (two - one)])
+            with SoftmaxInputs(plain):
+                beside = self.observe({index: 0.5})
+            makes_logits_alone = getattr(module, "out_features", None) == one.shape[-1]
+            reason = (
+                "The input of the softmax behind it is not proportional to its output."
+                if bend > _MAX_BEND * distance([two], [one])
+                else f'The temperature of "{names_by_softmax[softmax]}" acts in the same softmax.'
+                if softmax in names_by_softmax
+                else "Its output is more than the input of a softmax, as where one map makes values too."
+                if not (makes_logits_alone or outputs_close(beside.result, base.result))
+                else ""
+            )
+            if reason:
+                raise AttachError(f'"{name}" cannot have a temperature. {reason} {_WITHOUT}')
+            names_by_softmax[softmax] = name
+
+    def softmax_inputs(self, factor: float, layer: int = 0) -> list[Tensor]:
+        """Return the inputs of softmaxes of a forward in which the logits of one layer have a factor."""
+        with SoftmaxInputs() as mode:
+            self.observe({layer: 1.0 / factor})
+        return mode.inputs
 
     def observe(self, temperatures: Mapping[int, float] | None = None, *, grad: bool = False) -> Outputs:
         """Return outputs of a forward, and those inside, at temperature 1 or another in some layers."""
