@@ -51,7 +51,7 @@ def test_each_command_begins_a_study_of_its_own_which_it_names(
     # what was edited has lost its gain, and is trained anew
     assert compare(COMMAND, "--pairs", "4", "--json") == 3
     captured_output = capsys.readouterr()
-    stated_names = re.findall(r"tempopt resume (noisy-\S+)", captured_output.out + captured_output.err)
+    stated_names = re.findall(r"noisy-\d+-\d+-\w+", captured_output.out + captured_output.err)
     result = json.loads(captured_output.out[captured_output.out.index("\n{") :])
     assert result["comparison"]["outcome"] == "not_shown"
     assert cli.main(["list", "--json"]) == 0
