@@ -79,8 +79,8 @@ def _take_command(arguments: argparse.Namespace) -> None:
         if metric or direction:
             raise UsageError("--metric and --direction are for --command. In a spec they are keys of study:.")
         return
-    if arguments.spec is not None or arguments.name is not None:
-        surplus_word = arguments.spec or f"--name {arguments.name}"
+    words = {"": arguments.spec, "--name ": arguments.name, "--from ": arguments.from_study}
+    if surplus_word := next((f"{option}{word}" for option, word in words.items() if word is not None), None):
         raise UsageError(
             f"--command begins a new study each time, and {surplus_word} was given as well. Take it out; the "
             "values to compare are given by --vary."
