@@ -26,11 +26,33 @@ class RunParams(dict[str, Any]):
     """Parameters of a run: temperature parameters, and ordinary ones that :func:`tempopt.attach` ignores."""
 
 
+_MAX_STEP = 2**31 - 1
+
+
 class Reporter:
     """Receiver of the reports of a run; outside of a study it drops them and never stops the run."""
 
-    def report(self, value: float, step: int | None) -> None:
-        """Report a value; step None: one more than the last one."""
+    _last_step = -1
+
+    def report(self, value: float, step: float | None) -> None:
+        """Report a value; step None: one more than the last one.
+
+        Raises:
+            UsageError: The step is no whole number, too large, or not above that of the last report.
+        """
+        next_step = max(self._last_step, 0) + 1 if step is None else step
+        if next_step != next_step // 1 or not self._last_step < next_step <= _MAX_STEP:
+            from tempopt.errors import UsageError
+
+            raise UsageError(
+                f"run.report was given step={step!r}. Give whole numbers in ascending order, now from "
+                f"{self._last_step + 1} to {_MAX_STEP}, or leave step out."
+            )
+        self._last_step = int(next_step)
+        self._send(value, self._last_step)
+
+    def _send(self, value: float, step: int) -> None:
+        """Pass a report on."""
 
     @property
     def should_stop(self) -> bool:
@@ -47,14 +69,12 @@ class FileReporter(Reporter):
 
     def __init__(self, folder: Path) -> None:
         self._reports, self._stop = folder / REPORTS, folder / STOP
-        self._last_step = 0
         self._append(ATTACHED)
 
-    def report(self, value: float, step: int | None) -> None:
+    def _send(self, value: float, step: int) -> None:
         """Append a line to the reports; not in the other processes of torchrun."""
-        self._last_step = self._last_step + 1 if step is None else step
         if os.environ.get("RANK", "0") == "0":
-            self._append({"step": self._last_step, "value": value})
+            self._append({"step": step, "value": value})
 
     @property
     def should_stop(self) -> bool:
@@ -72,7 +92,7 @@ class Run:
 
     Attributes:
         params: Parameters by name. :func:`tempopt.attach` takes them as they are.
-        seed: Seed of the run; two runs of a pair have the same.
+        seed: Seed of the run, below 2³¹; two runs of a pair have the same.
         folder: Folder of this run alone, which stays when the run is interrupted and starts again: what is
             written there, such as a checkpoint, is there then.
     """
@@ -89,10 +109,14 @@ class Run:
         """Report a value of the metric in the course of training, by which runs are pruned.
 
         Args:
-            value: The value.
-            step: Number of the training step, in ascending order; None: one more than in the last report.
+            value: The value; a run with one that is not finite has diverged.
+            step: Number of the training step, below 2³¹ and in ascending order; None: one more than in the
+                last report.
+
+        Raises:
+            UsageError: The step is not such a number.
         """
-        self._reporter.report(float(value), None if step is None else int(step))
+        self._reporter.report(float(value), step)
 
     @property
     def should_stop(self) -> bool:

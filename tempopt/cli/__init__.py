@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import os
 import re
 import shlex
@@ -163,8 +164,12 @@ def _run(argv: Sequence[str]) -> int:
     module, _, function = COMMANDS[argv[0]].run.partition(":")
     try:
         code: int | None = getattr(import_module(module), function)(arguments)
-    except ScheduleNotImported as error:
-        raise ScheduleNotImported(str(error).replace("COMMAND", shlex.join(argv))) from error
+    except TempoptError as error:
+        if getattr(arguments, "json", False):
+            print(json.dumps({"error": mask_secrets(str(error))}, indent=2))
+        if isinstance(error, ScheduleNotImported):
+            raise ScheduleNotImported(str(error).replace("COMMAND", shlex.join(argv))) from error
+        raise
     sys.stdout.flush()
     return code or EXIT_OK
 

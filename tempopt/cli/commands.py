@@ -145,8 +145,8 @@ COMMANDS = {
         ),
         repeatable(
             "--vary KEY=V1,V2,...",
-            "compare these values of a parameter, as in model.num_heads=1,2,4; repeat it for each "
-            "combination of several parameters",
+            "compare these values of a parameter, as in model.num_heads=1,2,4; a program gets them as "
+            "typed; repeat it for each combination of several parameters",
         ),
         argument(
             "--command COMMAND",

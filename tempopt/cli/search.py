@@ -15,11 +15,10 @@ from typing import Any
 
 from tempopt.cli.run_study import carry_out
 from tempopt.cli.specs import advise_check, read_spec
-from tempopt.cli.storage import study_argument
 from tempopt.errors import UsageError
 from tempopt.service.requests import CompareRequest, ResumeRequest, SearchRequest
 from tempopt.spec.compared_sets import MAX_COMPARISON_RUNS, parse_vary
-from tempopt.spec.comparison_spec import command_study, refuse_comparison
+from tempopt.spec.comparison_spec import command_study, has_section, refuse_comparison
 from tempopt.spec.yaml_source import read_sets
 
 
@@ -46,15 +45,14 @@ def compare(arguments: argparse.Namespace) -> int:
     """Create or continue a comparison, to its end."""
     is_command = arguments.program_command is not None
     _take_command(arguments)
-    options = _request_options(CompareRequest, arguments) | {
-        "vary": parse_vary(arguments.vary),
-        "overrides": arguments.set,
-        "max_runs": arguments.max_runs or MAX_COMPARISON_RUNS,
-    }
-    request = CompareRequest(**options)
     advice = contextlib.nullcontext() if is_command else advise_check(arguments.spec, arguments.set)
     with advice:
-        search_request = request.to_search(arguments.url)
+        options = _request_options(CompareRequest, arguments) | {
+            "vary": parse_vary(arguments.vary, of_program=has_section(arguments.spec, "program")),
+            "overrides": arguments.set,
+            "max_runs": arguments.max_runs or MAX_COMPARISON_RUNS,
+        }
+        search_request = CompareRequest(**options).to_search(arguments.url)
     # the first one is the baseline
     num_sets = len(search_request.spec.compare or ()) - 1
     if arguments.top is not None and num_sets < arguments.top:
@@ -65,10 +63,6 @@ def compare(arguments: argparse.Namespace) -> int:
         )
     if arguments.json and arguments.detach:
         raise UsageError("--json prints the result, and --detach does not wait for it. Take one of them out.")
-    if is_command:
-        where = study_argument(search_request.study, arguments)
-        stream = sys.stderr if arguments.json else sys.stdout
-        print(f"If it is interrupted: tempopt resume {where}", file=stream, flush=True)
     return carry_out(arguments, search_request)
 
 
@@ -85,8 +79,8 @@ def _take_command(arguments: argparse.Namespace) -> None:
         if metric or direction:
             raise UsageError("--metric and --direction are for --command. In a spec they are keys of study:.")
         return
-    if arguments.spec is not None or arguments.name is not None:
-        surplus_word = arguments.spec or f"--name {arguments.name}"
+    words = {"": arguments.spec, "--name ": arguments.name, "--from ": arguments.from_study}
+    if surplus_word := next((f"{option}{word}" for option, word in words.items() if word is not None), None):
         raise UsageError(
             f"--command begins a new study each time, and {surplus_word} was given as well. Take it out; the "
             "values to compare are given by --vary."

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import os
+import re
 import selectors
 import shutil
 import signal
@@ -16,13 +18,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tempopt.errors import SpecError
-from tempopt.program.output import CappedLog, ValueReader
+from tempopt.program.output import CappedLog, ValueReader, find_near_misses
 from tempopt.program.process_tree import adopt_orphans, kill_descendants, reap_children
 from tempopt.program.program_run import ProgramRun
 from tempopt.program.run_folder import RunFolder
 from tempopt.run_handle import ATTACHED, RUN_FILE
-from tempopt.spec.command import CommandTemplate
+from tempopt.spec.command import SCRIPT_SUFFIXES, SEED, CommandTemplate
 from tempopt.spec.program import CommandProgram
+from tempopt.spec.program_pattern import num_groups_in
 from tempopt.training.messages import Channel, Failed, Finished, ProgramRequest
 
 _CHUNK_BYTES = 256 * 1024
@@ -33,6 +36,9 @@ _FIRST_POLL_SECONDS, _MAX_POLL_SECONDS, _POLL_GROWTH = 0.01, 0.25, 1.5
 _MAX_LAST_LINES, _MAX_LAST_BYTES = 12, 2000
 # the token is the agent's, for its server
 _SECRET_PREFIX = "TEMPOPT_TOKEN"
+# other files that a command names may be ones that it writes
+_SOURCE_SUFFIXES = (*SCRIPT_SUFFIXES, ".yaml", ".yml", ".toml", ".ini", ".cfg")
+_BETWEEN_PATHS = re.compile(r"[\s=:,;'\"]+")
 
 
 class CommandRun(ProgramRun):
@@ -56,16 +62,41 @@ class CommandRun(ProgramRun):
         self._stop_deadline = math.inf
 
     def check(self) -> None:
-        """Refuse a program that is not in PATH."""
-        if shutil.which(self._words[0], path=self._variables.get("PATH", self._path)) is None:
+        """Refuse a program that is not in PATH, a script that does not exist, and runs without a seed."""
+        program = self._words[0]
+        if shutil.which(program, path=self._variables.get("PATH", self._path)) is None:
+            reason = f'there is no program "{program}" in {Path.cwd()} or in PATH.'
+            if Path(program).is_file():
+                reason = (
+                    f"{program} is not executable. Run chmod +x {program}, or give its interpreter first."
+                )
+            raise SpecError(f"program.command: {reason}")
+        for option, word in itertools.pairwise(self._words):
+            # a file behind an option may be one that the program writes
+            is_script = Path(word).suffix.lower() in SCRIPT_SUFFIXES and not option.startswith("-")
+            if is_script and not Path(word).exists():
+                raise SpecError(f"program.command: there is no file {word} in {Path.cwd()}.")
+        has_seed = SEED in self._command.placeholders
+        if not has_seed and not any(b"current_run" in path.read_bytes() for path in self.source_files()):
             raise SpecError(
-                f'program.command: there is no program "{self._words[0]}" in {Path.cwd()} or in PATH. No '
-                "shell is started; to have one, give sh -c '...'."
+                "program.command: {seed} is missing, so that every run would train with the same seed and "
+                "nothing could be tested. Write it where the program takes its seed, as in --seed {seed}, or "
+                "in a variable of the environment: SEED={seed} python train.py. Or let the script that the "
+                "command names use tempopt.current_run().seed."
             )
 
     def source_files(self) -> Iterator[Path]:
-        """Yield the words of the command; some may be files."""
-        return map(Path, self._words[1:])
+        """Yield the scripts and settings that the command names, also behind -m and for a shell."""
+        # without the values of placeholders, since all runs of a study have the same code
+        words = [*self._command.variables.values(), *self._command.words]
+        words += [part for word in words for part in _BETWEEN_PATHS.split(word)]
+        for option, word in itertools.pairwise(["", *words]):
+            names = [word]
+            if option == "-m":
+                names += [f"{word.replace('.', '/')}{ending}" for ending in (".py", "/__main__.py")]
+            for path in map(Path, names):
+                if path.suffix.lower() in _SOURCE_SUFFIXES and path.is_file():
+                    yield path
 
     def execute(self) -> Finished | Failed:
         """Run the command, then end the processes that it has left."""
@@ -94,7 +125,7 @@ class CommandRun(ProgramRun):
             process.wait()
             reap_children()
             log.close()
-        return dataclasses.replace(self._build_end_message(process.returncode), log_lost=log.lost)
+        return dataclasses.replace(self._build_end_message(process.returncode, folder.log), log_lost=log.lost)
 
     # ---- while it runs
 
@@ -130,6 +161,10 @@ class CommandRun(ProgramRun):
         self._take_output(output, log)
         self._take_reports(folder)
         process.stdout.close()
+        if self._reader is not None:
+            self._reader.feed(b"", is_last=True)
+            if self._reader.last is not None and process.poll() == 0:
+                log.write(self._describe_value(*self._reader.last).encode())
 
     def _take_output(self, descriptor: int, log: CappedLog) -> bool:
         """Read the available output; return whether more may follow."""
@@ -164,7 +199,13 @@ class CommandRun(ProgramRun):
 
     # ---- how it ended
 
-    def _build_end_message(self, code: int) -> Finished | Failed:
+    def _describe_value(self, value: float, line: str) -> str:
+        text, report = f"the value is {value!r}, of the line: {line}", self.find_last_report()
+        if report not in (None, value):
+            text += f"; it counts, and not the last report, {report!r}"
+        return f"\n[tempopt: {text}]\n"
+
+    def _build_end_message(self, code: int, log: Path) -> Finished | Failed:
         if (early_end := self.build_early_end_message()) is not None:
             return early_end
         if code:
@@ -174,25 +215,31 @@ class CommandRun(ProgramRun):
             is_killed = -code == signal.SIGKILL
             message = f"The command {ending}.{self._last_lines()}"
             return self.build_failed_message("infrastructure" if is_killed else "error", message)
-        unused_names = [name for name in self.request.parameters if name not in self._command.placeholders]
+        names = [SEED, *self.request.parameters]
+        unused_names = [name for name in names if name not in self._command.placeholders]
         if unused_names and not self._has_attached:
             return self.build_failed_message("usage", _describe_unread_params(unused_names))
-        if self._reader is not None:
-            self._reader.feed(b"", is_last=True)
-        value = None if self._reader is None else self._reader.value
-        value = self.find_last_report() if value is None else value
+        printed = None if self._reader is None else self._reader.last
+        value = self.find_last_report() if printed is None else printed[0]
         if value is None:
-            return self.build_failed_message("error", f"{self._no_value_text()}{self._last_lines()}")
+            return self.build_failed_message("error", self._describe_missing_value(log))
         return self.build_ended_message(value)
 
-    def _no_value_text(self) -> str:
-        if self._program.pattern is not None:
-            return f"The command has ended without a value behind {self._program.pattern!r} in its output."
-        return (
-            f"The command has ended without reporting {self._program.metric}. Have it call "
-            "tempopt.current_run().report(value), or name in program.metric what stands before the value in "
-            "its output."
-        )
+    def _describe_missing_value(self, log: Path) -> str:
+        pattern = self._program.pattern
+        if pattern is None:
+            return (
+                f"The command has ended without reporting {self._program.metric}. Have it call "
+                "tempopt.current_run().report(value), or name in program.metric what stands before the value "
+                f"in its output.{self._last_lines()}"
+            )
+        text = f"The command has ended without a value behind {pattern!r} in its output"
+        if num_groups_in(pattern):
+            text += ", and without a number in the group of this regular expression"
+        if near_misses := find_near_misses(pattern, log.read_text(errors="replace") if log.exists() else ""):
+            text += ". The whole name counts, in the same case, and a number like 1234.5. Near it are:"
+            return "\n".join([text, *near_misses])
+        return f"{text}.{self._last_lines()}"
 
     def _last_lines(self) -> str:
         lines = self._last_output.decode(errors="replace").splitlines()[-_MAX_LAST_LINES:]
@@ -204,5 +251,5 @@ def _describe_unread_params(names: list[str]) -> str:
     return (
         f"program.command: {', '.join(names)} never reached the program, which has ended without a call of "
         f"tempopt.current_run(). Add them to the command, as in {words}, or read "
-        "tempopt.current_run().params in the program."
+        "them in the program from tempopt.current_run(), which has params and seed."
     )

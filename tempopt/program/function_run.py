@@ -112,10 +112,10 @@ class _WorkerReporter(Reporter):
         self._function_run, self._folder = run, folder
         self._stop_deadline = math.inf
 
-    def report(self, value: float, step: int | None) -> None:
+    def _send(self, value: float, step: int) -> None:
         """Report a value; raises once the run has had its time to end."""
         run = self._function_run
-        run.take_report(value, run.last_step + 1 if step is None else step)
+        run.take_report(value, step)
         self._folder.append({"step": run.last_step, "value": value})
         if self.should_stop:  # grace begins at the first report after the request
             self._stop_deadline = min(self._stop_deadline, time.monotonic() + run.request.grace)

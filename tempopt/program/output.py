@@ -9,7 +9,7 @@ import re
 from collections import deque
 from pathlib import Path
 
-from tempopt.spec.program_pattern import num_groups_in, value_pattern
+from tempopt.spec.program_pattern import name_pattern, num_groups_in
 
 KEPT_BYTES = 1024 * 1024
 """So much of the beginning of the output is kept, and as much of its end."""
@@ -17,6 +17,8 @@ KEPT_BYTES = 1024 * 1024
 _MAX_LINE_CHARS = 64 * 1024
 _OVERLAP_CHARS = 1024  # longer than a value with its name
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_NO_LETTERS = re.compile(r"[\W_]+")
+_MAX_NEAR_MISSES, _MAX_SHOWN_LINE = 3, 200
 
 
 class CappedLog:
@@ -70,17 +72,14 @@ class ValueReader:
     """Finds the last value in output that arrives in pieces, in constant memory.
 
     Args:
-        pattern: As in the section ``program:``.
-
-    Attributes:
-        value: The last one so far; None: there is none.
+        pattern: As in the section ``program:``. A value behind it as a name counts before its group.
     """
 
     def __init__(self, pattern: str) -> None:
-        self.value: float | None = None
-        self._pattern = value_pattern(pattern)
-        # most output does not have the name, which is found out faster so
-        self._literal = "" if num_groups_in(pattern) else pattern
+        self._name, self._name_pattern = pattern, name_pattern(pattern)
+        self._group_pattern = re.compile(pattern, re.MULTILINE) if num_groups_in(pattern) else None
+        self._last_by_name: tuple[float, str] | None = None
+        self._last_by_group: tuple[float, str] | None = None
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._line = ""
 
@@ -95,10 +94,30 @@ class ValueReader:
             self._search(self._line)
             self._line = " " + self._line[-_OVERLAP_CHARS:].partition(" ")[2]
 
+    @property
+    def last(self) -> tuple[float, str] | None:
+        """The last value so far, and its line up to it; None: there is none."""
+        return self._last_by_name or self._last_by_group
+
     def _search(self, text: str) -> None:
-        if self._literal not in text:
-            return
-        matches = self._pattern.finditer(_COLOUR.sub("", text) if "\x1b" in text else text)
-        for match in deque(matches, maxlen=1):
-            with contextlib.suppress(ValueError, TypeError):
-                self.value = float(match[1])
+        # most output does not have the name, which is found out faster so
+        if self._name in text:
+            self._last_by_name = _find_last(self._name_pattern, text) or self._last_by_name
+        if self._group_pattern is not None:
+            self._last_by_group = _find_last(self._group_pattern, text) or self._last_by_group
+
+
+def _find_last(pattern: re.Pattern[str], text: str) -> tuple[float, str] | None:
+    text = _COLOUR.sub("", text) if "\x1b" in text else text
+    for match in deque(pattern.finditer(text), maxlen=1):
+        with contextlib.suppress(ValueError, TypeError):
+            line = re.split(r"[\r\n]", text[max(0, match.end() - _MAX_SHOWN_LINE) : match.end()])[-1]
+            return float(match[1]), line.strip()
+    return None
+
+
+def find_near_misses(name: str, output: str) -> list[str]:
+    """Return the last lines that have the letters and digits of a name, in any case and in longer names."""
+    letters = _NO_LETTERS.sub("", name).lower()
+    lines = (line for line in output.splitlines() if letters in _NO_LETTERS.sub("", line).lower())
+    return [line.strip()[:_MAX_SHOWN_LINE] for line in deque(lines if letters else (), _MAX_NEAR_MISSES)]

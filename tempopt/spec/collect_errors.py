@@ -18,9 +18,10 @@ _Lines = Sequence[tuple[str, str]]
 
 _STUDY = {"name": "study", "metric": "metric", "direction": "minimize"}
 _MODEL = {"class_path": "module.Class"}
+_COMMAND = "program {seed}"
 _SEARCH = {"temperature_init": {"low": 0.25, "high": 4.0}}
-# A spec is validated in three steps; each runs only if the one before found no error.
-_STEPS = 3
+# A spec is validated in four steps; each runs only if the one before found no error.
+_STEPS = 4
 
 
 def find_all_faults(error: FaultySpecError) -> list[tuple[str, str]]:
@@ -50,8 +51,12 @@ def _may_be_consequence(path: str, faults: _Lines) -> bool:
     """Return whether an error may exist only because another faulty part was removed from the spec."""
     section, _, name = path.partition(".")
     for fault_path, _ in faults:
+        fault_section = fault_path.partition(".")[0]
         if section == "search" or path.startswith("study.enqueue"):
-            is_related = fault_path.partition(".")[0] == "search"
+            is_related = fault_section == "search"
+        elif path == "program.command" and fault_section in ("search", "compare"):
+            # a placeholder stands for the parameter that was removed
+            is_related = True
         elif section == "temperatures" and fault_path.startswith(f"search.{name}."):
             # the searched parameter of this temperature exists and is wrong
             is_related = True
@@ -68,7 +73,11 @@ def _remove_faults(spec_data: Mapping[str, Any], faults: _Lines) -> dict[str, An
     for path, _ in faults:
         _drop(data, path)
     data["study"] = {**_STUDY, **_as_mapping(data.get("study"))}
-    data["model"] = {**_MODEL, **_as_mapping(data.get("model"))}
+    if spec_data.get("program") is None:
+        data["model"] = {**_MODEL, **_as_mapping(data.get("model"))}
+    else:
+        program = _as_mapping(data.get("program"))
+        data["program"] = program if program.keys() & {"command", "function"} else {"command": _COMMAND}
     if "compare" not in data:
         data["search"] = data.get("search") or _SEARCH
     if isinstance(temperatures := data.get("temperatures"), dict):

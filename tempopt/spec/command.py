@@ -15,7 +15,13 @@ from tempopt.temperature.parameters import NEUTRAL, TEMPERATURE_PARAMETERS
 SEED = "seed"
 """Name of the placeholder of a run's seed."""
 
+SCRIPT_SUFFIXES = (".py", ".sh", ".r", ".jl", ".lua")
+"""Endings of the names of scripts, in lower case."""
+
 _VARIABLE = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
+_QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"\\])*\"""", re.DOTALL)
+# pipes, redirections, lists of commands, globs, variables and home folders
+_FOR_A_SHELL = re.compile(r"[|&;<>`*?]+|\$[\w{(]\w*|(?<!\S)~")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +43,8 @@ class CommandTemplate:
         """Split a command.
 
         Raises:
-            SpecError: It cannot be split, has no program, or a brace that begins no placeholder.
+            SpecError: It cannot be split, has no program, a sign for a shell outside of quotes, or a brace
+                that begins no placeholder.
         """
         try:
             words = shlex.split(text)
@@ -45,6 +52,11 @@ class CommandTemplate:
             raise SpecError(f"given {text!r}, which cannot be split: {error}. Check the quotes.") from None
         if not text.isprintable():
             raise SpecError(f"given {text!r}, with a character that cannot be shown. Take it out.")
+        if shell_sign := _FOR_A_SHELL.search(_QUOTED.sub("_", text)):
+            raise SpecError(
+                f"given {text!r}, with {shell_sign[0]} for a shell, and no shell is started. To have one, "
+                f"write sh -c {shlex.quote(text)}; or put quotes around what the program is to have as it is."
+            )
         variables: dict[str, str] = {}
         while words and (match := _VARIABLE.fullmatch(words[0])):
             variables[match[1]] = match[2]
@@ -57,13 +69,13 @@ class CommandTemplate:
         return cls(variables=variables, words=tuple(words), placeholders=names)
 
     def check(self, names: Collection[str]) -> None:
-        """Refuse unknown placeholders, and a command that gets no seed.
+        """Refuse unknown placeholders.
 
         Args:
             names: Parameters that have a value in every run.
 
         Raises:
-            SpecError: One is unknown, or ``{seed}`` is missing.
+            SpecError: One is unknown.
         """
         for name in sorted(self.placeholders - {SEED}):
             if name not in names:
@@ -75,12 +87,6 @@ class CommandTemplate:
                         "For braces themselves write {{ and }}.",
                     )
                 )
-        if SEED not in self.placeholders:
-            raise SpecError(
-                "{seed} is missing, so that every run would train with the same seed and nothing could be "
-                "tested. Write it where the program takes its seed, as in --seed {seed}, or in a variable of "
-                "the environment: SEED={seed} python train.py."
-            )
 
     def fill(self, parameters: Mapping[str, Any], seed: int | str) -> tuple[dict[str, str], list[str]]:
         """Return the environment variables and the words of a run."""

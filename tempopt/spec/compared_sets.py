@@ -41,6 +41,8 @@ _VARIED_NAME = r"[A-Za-z0-9][A-Za-z0-9._=,-]{0,99}"
 _NAMED = re.compile(rf"({_NAME})=(.*)", re.DOTALL)
 # sections whose keys cannot be in a parameter set
 _STUDY_SECTIONS = ("study", "program", "search", "compare", "attach", "temperatures", "resources")
+# a number as Python writes it, or with an exponent; not 007, 3.10 or 1_000
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.(?:0|\d*[1-9]))?(?:[eE][-+]?\d+)?")
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _TYPICAL = "{temperature_init: 2, lr: 0.001}"
 # keys of the section study: that only a search uses
@@ -218,8 +220,13 @@ def normalize_sets(sets: Sequence[GivenSet] | Mapping[str, GivenSet]) -> list[di
     return parsed_sets
 
 
-def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
+def parse_vary(texts: Sequence[str], *, of_program: bool = False) -> dict[str, list[Any]]:
     """Return the values of each key of ``--vary KEY=V1,V2,...``, in their order.
+
+    Args:
+        texts: The values of the option.
+        of_program: Whether a program gets the values: they stay text as it is typed, unless they are numbers
+            that are written as Python writes them, or with an exponent. Otherwise they are YAML.
 
     Raises:
         UsageError: A text has another form, or a key occurs twice.
@@ -234,9 +241,19 @@ def parse_vary(texts: Sequence[str]) -> dict[str, list[Any]]:
             )
         if key in values_by_key:
             raise UsageError(f"--vary gives {key} twice. Give all of its values at once: {key}=V1,V2,...")
-        parsed_values = parse_mapping(f"values: [{values}]", source=f"--vary {text}")["values"]
+        is_text = of_program and key not in TEMPERATURE_PARAMETERS
+        mapping = parse_mapping(f"values: [{values}]", source=f"--vary {text}", as_text=is_text)
+        parsed_values = _to_numbers(mapping["values"]) if is_text else mapping["values"]
         values_by_key[key] = [value for value in parsed_values if value != ""]
     return values_by_key
+
+
+def _to_numbers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_to_numbers(entry) for entry in value]
+    if not isinstance(value, str) or not _NUMBER.fullmatch(value):
+        return value
+    return int(value) if value.lstrip("-").isdigit() else float(value)
 
 
 def combine_values(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -8,11 +8,11 @@ import re
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tempopt.errors import UsageError
 from tempopt.spec import yaml_source
-from tempopt.spec.command import CommandTemplate
+from tempopt.spec.command import SCRIPT_SUFFIXES, CommandTemplate
 from tempopt.spec.compared_sets import GivenSet, add_sets, combine_values, digest, normalize_sets
 from tempopt.spec.load import find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
@@ -20,7 +20,6 @@ from tempopt.spec.study_spec import StudySpec
 _LONGEST_NAME = 100
 _DIGEST_CHARS = 6
 _LONGEST_STEM = 60
-_SCRIPTS = (".py", ".sh", ".r", ".jl", ".lua")
 _SEED_BITS = 31
 
 
@@ -57,7 +56,7 @@ def comparison_spec(
             "by --set, as in --set model.init_args.lr=0.001"
         )
     compared_sets = (combine_values(vary) if vary else normalize_sets(sets)) or None
-    if compared_sets is None and not _has_sets(spec):
+    if compared_sets is None and not has_section(spec, "compare"):
         raise UsageError(
             "No parameter sets were given, so there is nothing to compare. Give the reference and at least "
             "one variant, as in: tempopt compare SPEC '{}' '{temperature_init: 2}', or the values of a "
@@ -92,7 +91,7 @@ def command_study(command: str, *, metric: str, direction: str) -> dict[str, Any
         SpecError: The command cannot be split.
     """
     words = CommandTemplate.parse(command).words
-    script = next((word for word in words if Path(word).suffix in _SCRIPTS), words[0])
+    script = next((word for word in words if Path(word).suffix.lower() in SCRIPT_SUFFIXES), words[0])
     stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(script).stem).strip("._-")[:_LONGEST_STEM] or "command"
     now = datetime.datetime.now(datetime.UTC)
     token = secrets.token_hex(2)
@@ -120,8 +119,15 @@ def refuse_comparison(spec: StudySpec) -> None:
         )
 
 
-def _has_sets(spec: StudySpec | Mapping[str, Any] | str | Path) -> bool:
+def has_section(
+    spec: StudySpec | Mapping[str, Any] | str | Path, name: Literal["compare", "program"]
+) -> bool:
+    """Return whether a spec, in a form that :func:`comparison_spec` takes, has a section.
+
+    Raises:
+        SpecError: It cannot be found or read.
+    """
     if isinstance(spec, StudySpec):
-        return spec.compare is not None
+        return getattr(spec, name) is not None
     data = spec if isinstance(spec, Mapping) else yaml_source.read(find_spec(spec)).data
-    return data.get("compare") is not None
+    return data.get(name) is not None

@@ -22,13 +22,7 @@ def num_groups_in(pattern: str) -> int:
         return 0
 
 
-def value_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of which the group is the value.
-
-    Args:
-        pattern: A name, which is no part of a longer name, or a regular expression with one group.
-    """
-    if num_groups_in(pattern):
-        return re.compile(pattern, re.MULTILINE)
-    name = rf"(?<![\w/.-]){re.escape(pattern)}(?![\w/])(?![.-]\w)"
-    return re.compile(f"{name}(?i:{_BETWEEN}{_NUMBER})")
+def name_pattern(name: str) -> re.Pattern[str]:
+    """Return the regular expression whose group is the value behind a name, not one inside a longer name."""
+    whole_name = rf"(?<![\w/.-]){re.escape(name)}(?![\w/])(?![.-]\w)"
+    return re.compile(f"{whole_name}(?i:{_BETWEEN}{_NUMBER})")

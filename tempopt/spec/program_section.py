@@ -24,7 +24,10 @@ PROGRAM_DATA = "program"
 """``study.confirm_on`` of a program, which measures its value on data of its own."""
 
 _IN_PLACE_OF = ("model", "data", "trainer", "attach", "temperatures")
-_OF_MODULES = ("validate_at", "compile", "guards", "metric_reads_temperature", "checkpoint_every")
+_OF_MODULES = (
+    *("validate_at", "compile", "guards", "metric_reads_temperature", "checkpoint_every"),
+    *("learned", "not_learned", "not_resumed"),
+)
 """Keys of ``study:`` that act on a LightningModule alone."""
 _IMPORT_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
@@ -109,7 +112,7 @@ def normalize_program(data: object) -> object:
     """Return a spec with the defaults of its section ``program:``; refuse sections that this one replaces.
 
     Raises:
-        CollectedSpecError: There are sections of a LightningModule beside it, or neither.
+        CollectedSpecError: The spec has sections of a LightningModule as well, or neither.
     """
     if not isinstance(data, Mapping):
         return data
@@ -120,14 +123,16 @@ def normalize_program(data: object) -> object:
             raise CollectedSpecError([("model", message)])
         return data
     if sections := [name for name in _IN_PLACE_OF if data.get(name)]:
-        message = (
-            f"takes the place of {', '.join(_IN_PLACE_OF)}, and {', '.join(sections)} is given as well. "
-        )
-        raise CollectedSpecError([("program", f"{message}Give program: alone, or take it out.")])
-    study = data.get("study")
-    if isinstance(study, Mapping):
-        return {**data, "study": {"confirm_on": PROGRAM_DATA, **study}}
-    return data
+        message = "given as well as program:, which takes its place. Take one of the two out."
+        raise CollectedSpecError([(name, message) for name in sections])
+    study, program = data.get("study"), data["program"]
+    if not isinstance(study, Mapping):
+        return data
+    defaults = {"confirm_on": PROGRAM_DATA}
+    metric = program.get("metric") if isinstance(program, Mapping) else None
+    if isinstance(metric, str) and not num_groups_in(metric):
+        defaults["metric"] = metric
+    return {**data, "study": {**defaults, **study}}
 
 
 def program_name_problem(name: str) -> str | None:

@@ -232,8 +232,8 @@ class StudySection(SpecSection):
         Field(
             min_length=1,
             max_length=200,
-            description="the name of at most 200 characters under which validation logs the one metric; what "
-            "must not get worse goes under study.guards",
+            description="the name of the one metric, of at most 200 characters, as validation logs it or a "
+            "program prints it",
         ),
     ]
     direction: Annotated[Direction, Field(description="maximize or minimize")]

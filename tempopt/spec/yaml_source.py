@@ -53,6 +53,13 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
 
 
+class _TextLoader(_Loader):
+    """Leaves all values text as it is typed."""
+
+
+_TextLoader.yaml_implicit_resolvers = {}
+
+
 class CollectedSpecError(ValueError):
     """Several errors at once: ``lines`` of dotted path and message."""
 
@@ -139,13 +146,18 @@ def read_mapping(path: Path) -> dict[str, Any]:
     return parse_mapping(_read_text(path, "a parameter set"), source=str(path))
 
 
-def parse_mapping(text: str, *, source: str) -> dict[str, Any]:
-    """Return the parameter set in the YAML text ``text``; ``source`` names the text in messages.
+def parse_mapping(text: str, *, source: str, as_text: bool = False) -> dict[str, Any]:
+    """Return the parameter set in the YAML text ``text``.
+
+    Args:
+        text: YAML text.
+        source: Name of the text in messages.
+        as_text: Whether all values stay text as it is typed.
 
     Raises:
         SpecError: It is not YAML, holds a key twice, or is not a mapping.
     """
-    data, _ = _load_yaml(text, source)
+    data, _ = _load_yaml(text, source, loader_type=_TextLoader if as_text else _Loader)
     if not isinstance(data, dict):
         raise SpecError(
             f"{source} is not a parameter set. Give a mapping of names to values, as in "
@@ -181,11 +193,13 @@ def parse(text: str, *, source: str) -> YamlDocument:
     return YamlDocument(source=source, data=data, lines=lines)
 
 
-def _load_yaml(text: str, source: str, *, keys: bool = True) -> tuple[Any, dict[str, int]]:
+def _load_yaml(
+    text: str, source: str, *, keys: bool = True, loader_type: type[_Loader] = _Loader
+) -> tuple[Any, dict[str, int]]:
     """Parse a YAML text; return its data, and by path the line of each key if ``keys``."""
     loader = None
     try:
-        loader = _Loader(text)
+        loader = loader_type(text)
         node = loader.get_single_node()
         if node is None:
             return None, {}

@@ -62,13 +62,36 @@ def test_each_command_begins_a_study_of_its_own_which_it_names(
     # what was edited has lost its gain, and is trained anew
     assert compare(COMMAND, "--pairs", "4", "--json") == 3
     captured_output = capsys.readouterr()
-    stated_names = re.findall(r"tempopt resume (noisy-\S+)", captured_output.out + captured_output.err)
+    stated_names = re.findall(r"noisy-\d+-\d+-\w+", captured_output.out + captured_output.err)
     result = json.loads(captured_output.out[captured_output.out.index("\n{") :])
     assert result["comparison"]["outcome"] == "not_shown"
     assert cli.main(["list", "--json"]) == 0
     assert {study["study"] for study in json.loads(capsys.readouterr().out)} == set(stated_names)
     assert len(set(stated_names)) == 2
-    assert cli.main(["resume", stated_names[0], "--no-report"]) == 0
+    assert cli.main(["resume", stated_names[0], "--pairs", "+2", "--no-report"]) in (0, 3)
+    assert "has changed since this study began" in capsys.readouterr().out
+
+
+def test_values_reach_the_program_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    command = "sh -c 'echo word $1; echo val_bpb 1' {seed} {word}"
+    options = ["--vary", "word=on,007,3.10,1.0,1e-3", "--metric", "val_bpb", "--direction", "minimize"]
+    assert cli.main(["compare", "--command", command, *options, "--pairs", "2", "--no-report"]) == 3
+    capsys.readouterr()
+    typed_words = {text.split()[1] for path in Path().rglob("log.txt") if (text := path.read_text())}
+    assert typed_words == {"on", "007", "3.10", "1.0", "0.001"}
+
+
+def test_a_failure_is_json_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("sh -c 'exit 7' {seed} {gain}", "--json", "--pairs", "2") == 1
+    captured_output = capsys.readouterr()
+    assert "exit code 7" in json.loads(captured_output.out)["error"] and "exit code 7" in captured_output.err
+
+
+def test_nothing_is_advised_to_be_resumed_before_a_study_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    assert compare("sh missing.sh {seed} {gain}") == 2
+    captured_output = capsys.readouterr()
+    assert "no file missing.sh" in captured_output.err
+    assert "tempopt resume" not in captured_output.out + captured_output.err
 
 
 def test_the_first_test_is_after_the_fewest_pairs_and_the_last_after_the_most(
@@ -97,6 +120,9 @@ def test_pairs_that_are_no_range_are_refused(text: str, capsys: pytest.CaptureFi
         ("sh noisy.sh {seed}", 2, "gain never reached the program"),
         ("no-such-program {seed} {gain}", 2, 'there is no program "no-such-program"'),
         ("sh 'noisy.sh {seed} {gain}", 2, "Check the quotes"),
+        ("sh noisy.sh {seed} {gain} | tail", 2, "sh -c 'sh noisy.sh {seed} {gain} | tail'"),
+        ("./noisy.sh {seed} {gain}", 2, "./noisy.sh is not executable"),
+        ("echo Val_BPB 1 {seed} {gain}", 1, "Near it are:\nVal_BPB 1"),
     ],
 )
 def test_a_command_that_gives_no_value_is_answered_in_words(
@@ -154,6 +180,7 @@ def test_a_command_that_hangs_is_ended_and_named(capsys: pytest.CaptureFixture[s
         (["recall", "--metric", "loss", "--vary", "lr=1,2"], "are for --command"),
         (["recall", "--command", COMMAND], "recall was given as well"),
         (["--command", COMMAND, "--name", "mine"], "--name mine was given as well"),
+        (["--command", COMMAND, "--from", "mine"], "--from mine was given as well"),
         (["--command", COMMAND], "--command needs --metric, --direction, --vary as well"),
     ],
 )

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 import tempopt
+from tempopt.program.command_run import CommandRun
 from tempopt.program.output import KEPT_BYTES
+from tempopt.spec.program import CommandProgram
+from tempopt.training.messages import LocalChannel, ProgramRequest
 from tests.program.conftest import GAIN, Write, program_spec
 
 URL = "sqlite:///tempopt.db"
@@ -68,6 +71,39 @@ def test_a_function_that_returns_no_number_is_refused(folder: Path) -> None:
         search({"function": "texts.train"})
 
 
+def test_a_command_needs_a_seed_unless_its_script_asks_for_its_run(script: Write, folder: Path) -> None:
+    command = script("import tempopt; run = tempopt.current_run(); print('val_loss', run.seed % 7)")
+    result = search({"command": command.replace(" {seed} {gain}", ""), "metric": "val_loss"}, trials=1)
+    assert all(run.value == run.seed % 2**31 % 7 for run in result.runs)
+    with pytest.raises(tempopt.SpecError, match=r"\{seed\} is missing.*current_run\(\).seed"):
+        search({"command": "python train.py --gain {gain}"}, name="fixed")
+
+
+def test_the_log_says_which_line_has_the_value_and_that_it_goes_over_the_last_report(
+    script: Write, folder: Path
+) -> None:
+    command = script("import tempopt; tempopt.current_run().report(3); print('step 9: val_loss 2')")
+    result = search({"command": command, "metric": "val_loss"}, trials=1)
+    assert {run.value for run in result.runs} == {2.0}
+    for path in folder.glob("tempopt-runs/*/*/log.txt"):
+        last_line = path.read_text().splitlines()[-1]
+        assert "of the line: step 9: val_loss 2" in last_line and "not the last report, 3.0" in last_line
+
+
+def test_the_code_of_a_command_is_in_the_files_that_it_names(folder: Path) -> None:
+    for name in ("settings.yaml", "output.json"):
+        (folder / name).touch()
+    for text in (
+        "CONFIG=settings.yaml python train.py {seed}",
+        "python -m train {seed} --config=settings.yaml --write output.json",
+        "sh -c 'cat settings.yaml && python train.py {seed}'",
+    ):
+        program = CommandProgram(command=text, metric="loss", pattern=None, identity="")
+        request = ProgramRequest(ticket=1, attempt=1, program=program, parameters={}, seed=0)
+        files = CommandRun(request, program, LocalChannel()).source_files()
+        assert {str(path) for path in files} == {"train.py", "settings.yaml"}
+
+
 NOT_FINITE = """
 import sys
 import tempopt
@@ -116,7 +152,7 @@ def test_a_flood_of_output_fills_neither_disk_nor_database(script: Write, folder
     logs = [path.read_text() for path in folder.glob("tempopt-runs/*/*/log.txt")]
     assert len(logs) == 4
     for text in logs:
-        assert text.startswith("the beginning") and text.endswith("the end\n") and "left out" in text
+        assert text.startswith("the beginning") and "the end\n" in text and "left out" in text
         assert len(text) < 3.1 * KEPT_BYTES
     assert (folder / "tempopt.db").stat().st_size < 2_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tempopt.program.output import ValueReader
+from tempopt.program.output import ValueReader, find_near_misses
 
 FORMS = (
     "val_bpb: {}",
@@ -31,7 +31,7 @@ def read(text: str, pattern: str = "val_bpb") -> float | None:
     reader = ValueReader(pattern)
     reader.feed(text.encode())
     reader.feed(b"", is_last=True)
-    return reader.value
+    return reader.last and reader.last[0]
 
 
 @given(st.floats(), st.sampled_from(FORMS), st.sampled_from(STYLES), st.sampled_from(["\n", ".\n", ""]))
@@ -75,6 +75,17 @@ def test_a_name_may_have_signs_of_regular_expressions() -> None:
     assert read("val/loss: 0.5", "val/loss") == 0.5
 
 
+def test_a_name_that_is_a_regular_expression_is_read_as_a_name_first() -> None:
+    assert read("f(x): 0.5", "f(x)") == 0.5
+    assert read("loss(a|b) = 0.5 lossb 3", "loss(a|b)") == 0.5
+
+
+def test_lines_come_near_a_name_in_another_case_or_with_other_signs() -> None:
+    output = "Val_Loss: 1\nstep 3\nval-loss/ema: 2\nval_loss: 1,234.5\nloss: 3"
+    assert find_near_misses("val_loss", output) == ["Val_Loss: 1", "val-loss/ema: 2", "val_loss: 1,234.5"]
+    assert find_near_misses("(.+)", output) == []
+
+
 def test_a_regular_expression_gives_its_group() -> None:
     assert read("epoch 1 -> 0.4 (best)\nepoch 2 -> 0.3\n", r"epoch \d+ -> (\S+)$") == 0.3
     assert read("epoch 2 -> nothing\n", r"epoch \d+ -> (\S+)$") is None
@@ -89,11 +100,11 @@ def test_the_last_value_counts_however_the_output_is_cut(cuts: list[int]) -> Non
     for start, end in itertools.pairwise(places):
         reader.feed(data[start:end])
     reader.feed(b"", is_last=True)
-    assert reader.value == -0.3125
+    assert reader.last == (-0.3125, "val_bpb: -3.125e-1")
 
 
 def test_a_line_without_an_end_takes_constant_memory_and_is_searched() -> None:
     reader = ValueReader("val_bpb")
     for _ in range(50):
         reader.feed(b"x" * 10_000 + b" val_bpb: 0.5 ")
-    assert reader.value == 0.5
+    assert reader.last is not None and reader.last[0] == 0.5

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from tempopt.errors import SpecError, UsageError
+from tempopt.spec.collect_errors import find_all_faults
 from tempopt.spec.comparison_spec import comparison_spec
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.validation_errors import FaultySpecError
 from tempopt.verdict.planned_runs import planned_runs
 from tempopt.verdict.stages import initial_tickets
 from tests.program.conftest import COMMAND, GAIN, program_spec
@@ -31,11 +33,14 @@ def parse(**changes: Any) -> StudySpec:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": {"class_path": "a.B"}}, r"program: takes the place of.*model is given"),
-        ({"trainer": {"max_steps": 3}, "attach": {"layers": "auto"}}, "trainer, attach is given"),
+        ({"model": {"class_path": "a.B"}}, r"model: given as well as program:"),
+        (
+            {"trainer": {"max_steps": 3}, "attach": {"layers": "auto"}},
+            r"(?s)trainer: given as well.*attach: given as well",
+        ),
         ({"program": {}}, "given neither of command and function"),
         ({"program__function": "a.b"}, "given both of command and function"),
-        ({"program__command": "python train.py {gain}"}, r"\{seed\} is missing.*same seed"),
+        ({"study__learned": "per_head"}, "study.learned: it acts on a LightningModule alone"),
         ({"program__command": "python {seed} {gane}"}, r'"\{gane\}".*\{seed\}, \{gain\}'),
         ({"program__command": "python '{seed}"}, "cannot be split"),
         ({"program__metric": "a (b) (c)"}, "2 groups"),
@@ -52,6 +57,33 @@ def parse(**changes: Any) -> StudySpec:
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         parse(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "paths"),
+    [
+        ({"program__comand": "x"}, ["program.comand"]),
+        ({"program": "python train.py"}, ["program"]),
+        ({"study": {"name": "plain"}}, ["study.direction"]),
+        ({"search": {"gain": {"low": 3, "high": 1}}}, ["search.gain"]),
+        ({"trainer": {"max_steps": 3}, "study__trails": 3}, ["study.trails", "trainer"]),
+        (
+            {"program": {"command": COMMAND}, "study": {"name": "x", "direction": "minimize"}},
+            ["study.metric"],
+        ),
+    ],
+)
+def test_all_faults_of_a_program_concern_the_program(changes: dict[str, Any], paths: list[str]) -> None:
+    with pytest.raises(FaultySpecError) as caught:
+        parse(**changes)
+    assert sorted(path for path, _ in find_all_faults(caught.value)) == paths
+
+
+def test_the_name_in_the_output_is_the_name_of_the_metric() -> None:
+    study = {"name": "plain", "direction": "minimize"}
+    assert parse(study=study).study.metric == "val_loss"
+    with pytest.raises(SpecError, match="study.metric: is missing"):
+        parse(study=study, program__metric=r"loss (\S+)")
 
 
 def test_a_placeholder_needs_a_value_in_every_run() -> None:

@@ -47,12 +47,28 @@ def test_in_a_study_its_parameters_go_over_the_given_ones(run_file: Path) -> Non
     assert run.should_stop
 
 
+@pytest.mark.parametrize("step", [4, 3, -1, 4.5, float("nan"), float("inf"), 2**31])
+def test_a_step_that_does_not_ascend_or_is_no_whole_number_is_refused(run_file: Path, step: float) -> None:
+    run = tempopt.current_run()
+    run.report(1.0, step=0)
+    run.report(1.0, step=4)
+    with pytest.raises(UsageError, match=r"run\.report.*ascending.*from 5"):
+        run.report(0.5, step=step)  # type: ignore[arg-type]
+    run.report(0.25)
+    lines = [json.loads(line) for line in (run_file.parent / "reports.jsonl").read_text().splitlines()]
+    assert [(line["step"], line["value"]) for line in lines if "step" in line] == [
+        (0, 1.0),
+        (4, 1.0),
+        (5, 0.25),
+    ]
+
+
 def test_of_the_processes_of_torchrun_the_first_one_reports(
     run_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for rank in ("1", "0", "2"):
         monkeypatch.setenv("RANK", rank)
-        tempopt.current_run().report(float(rank), step=1)
+        tempopt.current_run().report(float(rank))
     lines = [json.loads(line) for line in (run_file.parent / "reports.jsonl").read_text().splitlines()]
     assert [line["value"] for line in lines if "value" in line] == [0.0]
 
