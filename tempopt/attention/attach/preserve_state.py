@@ -68,9 +68,10 @@ def _is_closed(parameter: Tensor) -> bool:
 
 
 def _open(parameters: Sequence[Tensor]) -> None:
-    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in parameters:
+            # alike for a student and its teacher, which then stays where it is when it is moved to the student
+            generator = torch.Generator().manual_seed(0)
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 
