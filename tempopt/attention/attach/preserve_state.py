@@ -70,7 +70,7 @@ def _is_closed(parameter: Tensor) -> bool:
 def _open(parameters: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for parameter in parameters:
-            # alike for a student and its teacher, which then stays where it is when it is moved to the student
+            # alike for student and teacher, so that moving the teacher to the student changes nothing
             generator = torch.Generator().manual_seed(0)
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
 
