@@ -141,8 +141,8 @@ def test_a_forward_that_changes_buffers_and_a_teacher_is_tested() -> None:
 
         def forward(self, x: Tensor) -> Tensor:
             with torch.no_grad():
-                for own, student in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
-                    own.lerp_(student, 0.5)
+                for moved, student in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                    moved.lerp_(student, 0.5)
                 hidden = self.teacher(x).mean(1)
             loss = (self.student(x).mean(1) @ self.queue.T - hidden.norm()).logsumexp(-1).mean()
             self.queue = torch.cat([self.queue[len(x) :], hidden])
