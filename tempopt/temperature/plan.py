@@ -276,14 +276,14 @@ class TemperatureParameters(FlatParameters):
 
     def plan(self, layers: int | Sequence[str]) -> TemperaturePlan:
         """Return the plan for a model with so many attention layers, or with layers of these names."""
-        has_towers = not isinstance(layers, int) and len(layers_by_tower(layers)) > 1
+        names = tuple(layers) if isinstance(layers, Sequence) else ()
         scaling, heads = self.length_scaling, self.head_pattern
         if self.normaliser == LinearNormaliser.name:
             # a normaliser without a temperature allows only strategies that have no effect at their values
             scaling, heads = NoLengthScaling.name, UniformHeads.name
         return TemperaturePlan(
-            num_layers=layers if isinstance(layers, int) else len(layers),
-            layer_names=tuple(layers) if has_towers else (),
+            num_layers=len(layers) if isinstance(layers, Sequence) else layers,
+            layer_names=names if len(layers_by_tower(names)) > 1 else (),
             schedule=self._schedule(),
             layers=self._build(LAYER_PATTERNS[self.layer_pattern]),
             heads=self._build(HEAD_PATTERNS[heads]),

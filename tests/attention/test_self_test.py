@@ -129,6 +129,31 @@ def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:
         attachment.self_test(lambda: model(torch.randn(BATCH, TOKENS, WIDTH, generator=draws)))
 
 
+def test_a_forward_that_changes_buffers_and_a_teacher_is_tested() -> None:
+    class Contrast(nn.Module):
+        """Student and teacher with a queue of what the teacher has made (MoCo)."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.student = MODELS["encoder"]()
+            self.teacher = copy.deepcopy(self.student)
+            self.register_buffer("queue", torch.randn(6, WIDTH))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                for moved, student in zip(self.teacher.parameters(), self.student.parameters(), strict=True):
+                    moved.lerp_(student, 0.5)
+                hidden = self.teacher(x).mean(1)
+            loss = (self.student(x).mean(1) @ self.queue.T - hidden.norm()).logsumexp(-1).mean()
+            self.queue = torch.cat([self.queue[len(x) :], hidden])
+            return loss
+
+    model = Contrast()
+    queue = model.queue.clone()
+    prove(model)
+    assert torch.equal(model.queue, queue)
+
+
 def test_outputs_may_be_nested_and_infinite() -> None:
     @dataclass
     class Output:

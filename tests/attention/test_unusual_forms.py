@@ -159,7 +159,65 @@ class Elsewhere(nn.Module):
         return attend_elsewhere(self.map(x))
 
 
+class Normed(UnusualAttention):
+    """Logits behind a norm, which undoes a temperature before it."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (F.layer_norm(q @ k.transpose(-1, -2), (5,)) / self.tau).softmax(-1) @ v
+
+
+class Standardised(UnusualAttention):
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q @ k.transpose(-1, -2)
+        return (logits / logits.std(-1, keepdim=True) / self.tau).softmax(-1) @ v
+
+
+class Sparsemax(UnusualAttention):
+    """Weights that are the projection of logits on the simplex, by sorting."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = q @ k.transpose(-1, -2) / self.tau
+        largest = logits.sort(-1, descending=True).values
+        counts = torch.arange(1, 6, dtype=logits.dtype)
+        sums = largest.cumsum(-1) - 1
+        support = (largest * counts > sums).sum(-1, keepdim=True)
+        return (logits - sums.gather(-1, support - 1) / support).clamp(min=0) @ v
+
+
+class IntoBuffer(UnusualAttention):
+    """Products into a tensor that is there."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits = torch.empty(*q.shape[:3], 5, dtype=q.dtype)
+            torch.matmul(q, k.transpose(-1, -2), out=logits)
+            logits /= self.tau
+        return logits.softmax(-1) @ v
+
+
+class BothWays(UnusualAttention):
+    """Weights that are large for a query among keys and for a key among queries."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = torch.einsum("bhqd,bhkd->bhqk", q, k) / self.tau
+        return (logits.softmax(-1) * logits.softmax(-2)) @ v
+
+
+class Pieces(UnusualAttention):
+    """Keys in two pieces, whose logits are put together."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        pieces = [q @ piece.transpose(-1, -2) for piece in k.split(3, dim=-2)]
+        return (torch.cat(pieces, dim=-1) / self.tau).softmax(-1) @ v
+
+
 FORMS = [
+    Normed,
+    Standardised,
+    Sparsemax,
+    IntoBuffer,
+    BothWays,
+    Pieces,
     UnusualAttention,
     BatchedSum,
     Contextual,

@@ -12,7 +12,6 @@ Shape suffixes as in attention.py; G is the heads of the keys.
 from __future__ import annotations
 
 import functools
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -357,14 +356,10 @@ class CallMode(TorchFunctionMode):
     ) -> Tensor:
         """Return tempered attention, as ``scaled_dot_product_attention`` returns attention."""
         if not self._state.has_more:
-            keywords = options.keywords
-            inverse = self._state.number(self._binding.layer, query)
-            if inverse is None:
-                query = temper(query, self._numbers(query).inverse_temperature)
-            elif inverse != 1.0:
-                scale = 1.0 / math.sqrt(query.shape[-1]) if options.scale is None else options.scale
-                keywords["scale"] = scale * inverse
-            return FUSED(query, key, value, **keywords, enable_gqa=enable_gqa)
+            # not a factor on the scale: that a checkpoint inside of the module saves other tensors when it
+            # runs again without this mode is what makes PyTorch refuse it
+            query = temper(query, self._numbers(query).inverse_temperature)
+            return FUSED(query, key, value, **options.keywords, enable_gqa=enable_gqa)
         mask = options.attn_mask
         if query.ndim == 3:
             if mask is not None and mask.ndim == 3:

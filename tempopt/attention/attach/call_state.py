@@ -209,14 +209,6 @@ class CallState:
             self._create_late(placement)
         return layer.at[placement]
 
-    def number(self, layer: int, q: Tensor) -> float | None:
-        """Return 1/τ of a layer for the scale of its logits, which costs nothing on a CPU.
-
-        None where a tensor is needed: for graphs, which serve all temperatures, and for gradients.
-        """
-        is_graph = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        return None if is_graph or self._learning or q.device.type != "cpu" else self.values[layer]
-
     def inverse(self, numbers: LayerNumbers, layer: int, q_BHQD: Tensor) -> Tensor:
         """Return 1/τ of a layer as its queries take it: one number, or one for each head."""
         inverse = self.numbers(numbers, q_BHQD).inverse_temperature

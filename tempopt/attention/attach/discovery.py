@@ -56,9 +56,12 @@ _MOST_MAPS = 1
 # A product with a parameter as it is may be attention with learned queries, but is so more rarely.
 _PARAMETER_PRODUCT = 10
 # What makes weights of logits, as softmax does, and cannot be told from other uses of it.
-_OTHER_WEIGHTS = frozenset("exp sigmoid softmin gumbel_softmax log_softmax".split())
+_OTHER_WEIGHTS = frozenset("exp sigmoid relu clamp clamp_min softmin gumbel_softmax log_softmax".split())
 # Behind these half the logits do not make half of the result.
-_BENDS = _OTHER_WEIGHTS | frozenset("logsigmoid softplus silu gelu elu pow square sqrt log log1p".split())
+_BENDS = frozenset(
+    "exp sigmoid softmin gumbel_softmax log_softmax logsigmoid softplus silu gelu elu pow square sqrt log "
+    "log1p normalize layer_norm rms_norm group_norm instance_norm batch_norm".split()
+)
 # What makes logits of queries and keys, and is linear in neither or tempered in none.
 _OTHER_PRODUCTS = frozenset("cdist inner tensordot".split())
 # What makes weights of logits, in a router or a loss too.

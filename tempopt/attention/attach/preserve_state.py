@@ -77,9 +77,10 @@ def _is_closed(parameter: Tensor) -> bool:
 
 
 def _open(parameters: Sequence[Tensor]) -> None:
-    generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in parameters:
+            # alike for student and teacher, so that moving the teacher to the student changes nothing
+            generator = torch.Generator().manual_seed(0)
             parameter.copy_(0.1 * torch.randn(parameter.shape, generator=generator))
 
 

@@ -223,6 +223,7 @@ class _Test:
             torch.inference_mode(False),
             torch.set_grad_enabled(grad),
             preserve_rng_state(devices),
+            preserve_model_state(self.model),
             record_outputs(self.model, self.names) as module_outputs,
         ):
             result = list(tensors(self.forward()))
