@@ -147,9 +147,11 @@ class LimitedH11Protocol(H11Protocol):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it is open, and no request has shown a valid token or session."""
+        """Whether it waits for its client, and no request has shown a valid token or session."""
         self._is_known = self._is_known or (self.scope is not None and "principal" in self.scope["state"])
-        return not (self._is_known or self.transport.is_closing())
+        # a whole request is answered: its token may be read just now
+        is_answered = self.cycle is None or self.cycle.response_complete or self.cycle.more_body
+        return is_answered and not (self._is_known or self.transport.is_closing())
 
     def data_received(self, data: bytes) -> None:
         """Process data; keep waiting while headers are incomplete."""
