@@ -87,7 +87,9 @@ def find(result: StudyData, storage: str = "") -> list[Finding]:
         )
         findings += facts("rounds", ledger_lines(result))
         cost = _cost_text(result)
-    return [*findings, *facts("lost", _lost_runs_lines(result, storage)), Finding(kind="cost", text=cost)]
+    findings += facts("lost", _lost_runs_lines(result, storage))
+    findings += facts("damaged", filter(None, [result.damaged]))
+    return [*findings, Finding(kind="cost", text=cost)]
 
 
 def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iterator[Finding]:

@@ -114,6 +114,7 @@ class StudyData:
             for layer and head); empty unless measurements are loaded.
         earlier: Warm-start runs of earlier studies; empty unless measurements are loaded.
         comparison: Result of a study that compares parameter sets, once it is complete; else None.
+        damaged: A line on the damaged values in the database, without which the study is shown; or empty.
     """
 
     spec: StudySpec
@@ -137,6 +138,7 @@ class StudyData:
     earlier: PriorRuns = ()
     comparison: Comparison | None = None
     earlier_verdicts: tuple[Verdict, ...] = ()
+    damaged: str = ""
 
     @property
     def name(self) -> str:

@@ -34,6 +34,8 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
     if decision.is_change:
         labelled.append(("now", decision.baseline))
     labelled += [("" if index else "also", text) for index, text in enumerate(decision.also)]
+    if result.damaged:
+        labelled.append(("damaged", result.damaged))
     study_args = f"{shlex.quote(result.name)}{storage}"
     hints = [f"details: tempopt show {study_args} --full"]
     if decision.is_change or decision.untested:

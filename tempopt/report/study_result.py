@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, get_args
 
-from tempopt.errors import UsageError, install_command
+from tempopt.errors import ScheduleNotImported, SpecError, UsageError, install_command
 from tempopt.files import replace as replace_file
 from tempopt.report import export
 from tempopt.report.alpha_spending import ledger_json
@@ -25,10 +25,13 @@ from tempopt.report.study_data import BaselineStats, Cost, Curve, RunCounts, Stu
 from tempopt.report.study_lines import screen_lines
 from tempopt.report.verdict_json import comparison_json, earlier_json, verdict_json
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.damage import collect_damage
 from tempopt.storage.liveness import active_agents, display_state
+from tempopt.storage.queries import failed_ticket
 from tempopt.storage.rows import KINDS, Kind, Measurement, Outcome, StudyRow, TicketRow
 from tempopt.storage.run_code import run_codes_json
 from tempopt.storage.ticket_queries import arms_of, current_round, is_usable, of_kind
+from tempopt.temperature import TEMPERATURE_PARAMETERS, check_parameter
 from tempopt.training.messages import CONTROLLED_CURVE, LEARNED_CURVE
 from tempopt.verdict.explanation import LEARNED_ARM
 from tempopt.verdict.pairs import find_winner
@@ -172,6 +175,14 @@ def load(store: Store, name: str, *, needs_measurements: bool = False) -> StudyR
     Raises:
         StudyNotFound: No study of that name is in the store.
     """
+    with collect_damage() as damaged:
+        result = _load(store, name, needs_measurements=needs_measurements)
+    if len(damaged) > 1:
+        damaged = [f"{len(damaged)} values are damaged. The first: {damaged[0]}"]
+    return replace(result, damaged="".join(damaged))
+
+
+def _load(store: Store, name: str, *, needs_measurements: bool) -> StudyResult:
     row = store.load_study(name)
     tickets = store.tickets(row.id)
     maps = store.attention_maps(
@@ -214,6 +225,7 @@ def assemble(
     measurements = list(measurements)
     curves, measured = _group_by_run(measurements) if needs_measurements else ({}, {})
     spec = StudySpec.from_json(row.spec)
+    tickets = [_check_parameters(ticket) for ticket in tickets]
     concludes = spec.is_about_temperature
     verdict = compute_verdict(tickets, measurements, spec) if concludes else None
     agents = active_agents(tickets)
@@ -240,6 +252,20 @@ def assemble(
         measured=measured,
         maps=maps or {},
     )
+
+
+def _check_parameters(ticket: TicketRow) -> TicketRow:
+    """Return a ticket whose parameters make a plan; one whose parameters do not counts as failed."""
+    parameters = ticket.parameters or {}
+    try:
+        for name, value in parameters.items():
+            if name in TEMPERATURE_PARAMETERS:
+                check_parameter(name, value)
+    except ScheduleNotImported:
+        raise
+    except SpecError as error:
+        return failed_ticket(replace(ticket, parameters=None), f"parameters: {error}")
+    return ticket
 
 
 def _group_by_run(

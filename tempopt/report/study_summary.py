@@ -8,7 +8,7 @@ from tempopt.report.decision import decide
 from tempopt.report.findings import find, render_lines
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.liveness import summary_state
-from tempopt.storage.rows import TICKET_STATES, StudySummary
+from tempopt.storage.rows import TICKET_STATES, StudyRow, StudySummary
 
 AnswerKind = Literal["gain_shown", "not_shown", "none_yet", "no_verdict"]
 """``gain_shown``: the confirmation shows a gain, and guards are kept; ``not_shown``: it does not;
@@ -23,13 +23,18 @@ def summary_json(summary: StudySummary) -> dict[str, Any]:
     counts = {**dict.fromkeys(TICKET_STATES, 0), **summary.counts}
     return {
         "study": study.name,
-        "metric": study.spec["study"]["metric"],
-        "direction": study.spec["study"]["direction"],
+        **{name: _read_setting(study, name) for name in ("metric", "direction")},
         "state": state,
         "agents": num_agents,
         "created": study.created.isoformat(),
         "tickets": {"requested": sum(counts.values()), **counts},
     }
+
+
+def _read_setting(study: StudyRow, name: str) -> str:
+    """Return a key of the section ``study`` of a spec, which may be damaged."""
+    section = study.spec.get("study")
+    return str(section.get(name, "") if isinstance(section, dict) else "")[:255]
 
 
 def verdict_json(result: StudyResult) -> dict[str, Any]:

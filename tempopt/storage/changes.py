@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tempopt.storage.attention_maps import MapsData
 from tempopt.storage.rows import (
     Attempt,
     BoundedText,
@@ -68,7 +69,7 @@ class RunOutcome:
     peak_memory: NumBytes | None = None
     attributes: dict[str, int | float] = field(default_factory=dict)
     constraints: dict[str, float] = field(default_factory=dict)
-    maps: dict[str, Any] | None = None
+    maps: MapsData | None = None
 
     def __post_init__(self) -> None:
         if self.value is not None and not math.isfinite(self.value):

@@ -45,6 +45,8 @@ def sqlite_engine(address: DatabaseUrl, begin: str) -> Engine:
     @event.listens_for(engine, "connect")
     def prepare_connection(connection: Any, record: Any) -> None:
         connection.isolation_level = None
+        # a damaged text does not keep the rest of its row from being read
+        connection.text_factory = functools.partial(str, encoding="utf-8", errors="replace")
         connection.execute("PRAGMA foreign_keys = ON")
 
     @event.listens_for(engine, "checkin")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, bindparam, select, update
 from sqlalchemy.exc import IntegrityError
 
 from tempopt.errors import StorageError
@@ -18,7 +17,7 @@ from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKE
 from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import TERMINAL_STATES, LogRow, Measurement, StudyRow, TicketRow, TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
-from tempopt.storage.upsert import insert_row
+from tempopt.storage.upsert import insert_row, insert_rows
 
 # Columns that differ between databases, or that waiting tickets do not have.
 _EXCLUDED_COLUMNS = ("id", "study_id", "lease", "agent", "trial_number")
@@ -69,64 +68,70 @@ def write(connection: Connection, whole_study: StudyDump, *, masked_url: str) ->
         {**dataclasses.asdict(measurement), "ticket_id": ids[measurement.ticket_id]}
         for measurement in whole_study.measurements
     )
-    _insert_in_batches(connection, MEASUREMENT, measurements)
+    insert_rows(connection, MEASUREMENT, measurements)
     logs = (
         {**dataclasses.asdict(log), "ticket_id": ids[log.ticket_id], "text": sanitize_text(log.text)}
         for log in whole_study.logs
     )
-    _insert_in_batches(connection, LOG, logs)
+    insert_rows(connection, LOG, logs)
     maps = ({"ticket_id": ids[id], "maps": ticket_maps} for id, ticket_maps in whole_study.maps.items())
-    _insert_in_batches(connection, ATTENTION_MAP, maps)
+    insert_rows(connection, ATTENTION_MAP, maps)
     _write_trials(connection, whole_study, ids)
     return study_id
 
 
 def _write_tickets(connection: Connection, study_id: int, tickets: Iterable[TicketRow]) -> dict[int, int]:
     """Write tickets, and return the new id by the old one."""
-    ids: dict[int, int] = {}
+    ordered_tickets = sorted(tickets, key=lambda ticket: ticket.id)
     columns = [f.name for f in fields(TicketRow) if f.name not in _EXCLUDED_COLUMNS]
-    for ticket in sorted(tickets, key=lambda ticket: ticket.id):
-        row = {name: getattr(ticket, name) for name in columns}
-        row |= {
+    rows = (
+        {name: getattr(ticket, name) for name in columns}
+        | {
             "study_id": study_id,
             "stage": queries.STAGES[ticket.kind],
             "state": ticket.state if ticket.state in TERMINAL_STATES else "waiting",
             "checkpoints": queries.document(ticket.checkpoints),
             "error": sanitize_text(ticket.error),
         }
-        ids[ticket.id] = insert_row(connection, TICKET, row)
-    return ids
+        for ticket in ordered_tickets
+    )
+    insert_rows(connection, TICKET, rows)
+    query = select(TICKET.c.id, TICKET.c.kind, TICKET.c.number).where(TICKET.c.study_id == study_id)
+    new_ids = {(row.kind, row.number): row.id for row in connection.execute(query)}
+    return {ticket.id: new_ids[ticket.kind, ticket.number] for ticket in ordered_tickets}
 
 
 def _write_trials(connection: Connection, whole_study: StudyDump, ids: Mapping[int, int]) -> None:
     """Write the Optuna trials of tickets, in the order in which they began."""
-    if not optuna_tables.is_supported_schema(connection):
-        return
     owners = [ticket for ticket in whole_study.tickets if ticket.id in whole_study.trials]
+    if not owners or not optuna_tables.is_supported_schema(connection):
+        return
     reports: dict[int, dict[int, float]] = {}
     for measurement in whole_study.measurements:
         if measurement.name == "report":
             reports.setdefault(measurement.ticket_id, {})[measurement.step] = measurement.value
-    changes = {}
-    for ticket in sorted(owners, key=lambda ticket: (ticket.trial_number or 0, ticket.number)):
-        trial, number = optuna_tables.begin_trial(
-            connection, whole_study.study.name, ids[ticket.id], whole_study.trials[ticket.id]
-        )
-        values = {"trial_id": trial, "trial_number": number}
-        connection.execute(update(TICKET).where(TICKET.c.id == ids[ticket.id]).values(values))
-        end = None
-        if ticket.state == "withdrawn" or ticket.outcome is not None:
-            end = TrialEnd(
-                outcome=ticket.outcome or "failed",
-                value=ticket.value,
-                diverged_at=ticket.diverged_at,
-                error=ticket.error,
-            )
-        changes[trial] = TrialChange(values=reports.get(ticket.id, {}), end=end)
-    optuna_tables.write_trials(connection, changes)
+    owners.sort(key=lambda ticket: (ticket.trial_number or 0, ticket.number))
+    params_by_ticket = {ids[ticket.id]: whole_study.trials[ticket.id] for ticket in owners}
+    trials = optuna_tables.begin_trials(connection, whole_study.study.name, params_by_ticket)
+    columns = {TICKET.c.trial_id: bindparam("trial"), TICKET.c.trial_number: bindparam("trial_rank")}
+    connection.execute(
+        update(TICKET).where(TICKET.c.id == bindparam("ticket")).values(columns),
+        [{"ticket": id, "trial": trial, "trial_rank": number} for id, (trial, number) in trials.items()],
+    )
+    changes = [
+        (trials[ids[ticket.id]][0], TrialChange(values=reports.get(ticket.id, {}), end=_trial_end(ticket)))
+        for ticket in owners
+    ]
+    for start in range(0, len(changes), MAX_IDS):
+        optuna_tables.write_trials(connection, dict(changes[start : start + MAX_IDS]))
 
 
-def _insert_in_batches(connection: Connection, table: Any, rows: Iterable[dict[str, Any]]) -> None:
-    remaining = iter(rows)
-    while part := list(itertools.islice(remaining, MAX_IDS)):
-        connection.execute(insert(table), part)
+def _trial_end(ticket: TicketRow) -> TrialEnd | None:
+    if ticket.state != "withdrawn" and ticket.outcome is None:
+        return None
+    return TrialEnd(
+        outcome=ticket.outcome or "failed",
+        value=ticket.value,
+        diverged_at=ticket.diverged_at,
+        error=ticket.error,
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,6 +33,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import mysql
 
+from tempopt.storage.damage import UNREADABLE
+
 MAX_NAME = 255
 
 # MySQL's own TEXT ends at 64 KiB and its DATETIME at full seconds.
@@ -48,7 +51,23 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-class JsonDocument(TypeDecorator[Any]):
+class _Tolerant(TypeDecorator[Any]):
+    """A type whose damaged values are UNREADABLE in Python, so that the rest of the row can be read."""
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any] | None:
+        process = super().result_processor(dialect, coltype)
+        assert process is not None
+
+        def read(value: Any) -> Any:
+            try:
+                return process(value)
+            except (ValueError, TypeError, RecursionError):
+                return UNREADABLE
+
+        return read
+
+
+class JsonDocument(_Tolerant):
     """Plain data as JSON text, which preserves key order and floats exactly on every database."""
 
     impl = LongText
@@ -61,7 +80,7 @@ class JsonDocument(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
-class Utc(TypeDecorator[datetime]):
+class Utc(_Tolerant):
     """A time: aware and UTC in Python, naive UTC in the table."""
 
     impl = Moment

@@ -31,7 +31,6 @@ from sqlalchemy import (
     delete,
     exists,
     func,
-    insert,
     inspect,
     select,
     text,
@@ -42,7 +41,7 @@ from tempopt.errors import StorageError
 from tempopt.storage.optuna_calls import TEMPOPT_ATTRIBUTE
 from tempopt.storage.rows import TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
-from tempopt.storage.upsert import insert_row, upsert
+from tempopt.storage.upsert import insert_rows, upsert
 
 # Head of Optuna's own migrations, in Optuna 3.2 to 5.0 (optuna/storages/_rdb/alembic/versions).
 SCHEMA = "v3.2.0.a"
@@ -166,10 +165,13 @@ def find_colliding_param_names(connection: Connection, names: Sequence[str]) -> 
     return None
 
 
-def begin_trial(
-    connection: Connection, study_name: str, ticket_id: int, params: Sequence[TrialParam]
-) -> tuple[int, int]:
-    """Write a running trial into tables of the supported version, and return its key and its number.
+def begin_trials(
+    connection: Connection, study_name: str, params_by_ticket: Mapping[int, Sequence[TrialParam]]
+) -> dict[int, tuple[int, int]]:
+    """Write running trials into tables of the supported version, and return key and number by ticket.
+
+    Args:
+        params_by_ticket: Ticket id to the parameters of its trial, in the order of the trials' numbers.
 
     Raises:
         StorageError: Optuna has no study of that name.
@@ -182,23 +184,30 @@ def begin_trial(
             f"still there: tempopt show {study_name}. To continue, run: tempopt resume {study_name}, which "
             "creates Optuna's study again; or begin a study of another name."
         )
-    number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id)) or 0
-    trial = {"study_id": study_id, "number": number, "state": "RUNNING", "datetime_start": _now()}
-    trial_id = insert_row(connection, _TRIALS, trial)
+    first_number = connection.scalar(select(func.count()).where(_TRIALS.c.study_id == study_id)) or 0
+    trial = {"study_id": study_id, "state": "RUNNING", "datetime_start": _now()}
+    tickets = dict(enumerate(params_by_ticket, first_number))
+    insert_rows(connection, _TRIALS, [{**trial, "number": number} for number in tickets])
+    newest = select(_TRIALS.c.trial_id, _TRIALS.c.number).where(_TRIALS.c.study_id == study_id)
+    newest = newest.order_by(_TRIALS.c.trial_id.desc()).limit(len(tickets))
+    trials = {tickets[row.number]: (row.trial_id, row.number) for row in connection.execute(newest)}
     rows = [
         {
-            "trial_id": trial_id,
+            "trial_id": trials[ticket_id][0],
             "param_name": param.name,
             "param_value": param.value,
             "distribution_json": param.distribution,
         }
+        for ticket_id, params in params_by_ticket.items()
         for param in params
     ]
-    if rows:
-        connection.execute(insert(_PARAMS), rows)
-    mark = {"trial_id": trial_id, "key": TICKET, "value_json": json.dumps(ticket_id)}
-    connection.execute(insert(_ATTRIBUTES).values(mark))
-    return trial_id, number
+    insert_rows(connection, _PARAMS, rows)
+    marks = [
+        {"trial_id": trial_id, "key": TICKET, "value_json": json.dumps(ticket_id)}
+        for ticket_id, (trial_id, _) in trials.items()
+    ]
+    insert_rows(connection, _ATTRIBUTES, marks)
+    return trials
 
 
 def write_trials(connection: Connection, changes: Mapping[int, TrialChange]) -> None:
@@ -255,16 +264,15 @@ def set_recommendation(connection: Connection, name: str, recommendation: Mappin
         upsert(connection, _STUDY_ATTRIBUTES, [row], key=("study_id", "key"), replace=("value_json",))
 
 
-def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) -> None:
+def delete_study(connection: Connection, name: str, trial_ids: Iterable[int] | None) -> None:
     """Delete Optuna's study of a name with all its rows, unless another program created it.
 
     Args:
         trial_ids: Keys of the trials of tickets. A study that has other trials, and no attribute of tempopt,
-            is not deleted.
+            is not deleted. None: a study that has trials is not deleted.
     """
     if not is_supported_schema(connection):
         return
-    trial_ids = frozenset(trial_ids)
     study_id = find_study(connection, name, lock=True)
     if study_id is None:
         return
@@ -272,7 +280,9 @@ def delete_study(connection: Connection, name: str, trial_ids: Iterable[int]) ->
     is_marked = exists().where(
         and_(_STUDY_ATTRIBUTES.c.study_id == study_id, _STUDY_ATTRIBUTES.c.key == TEMPOPT_ATTRIBUTE)
     )
-    if not set(trials) <= trial_ids and not connection.scalar(select(is_marked)):
+    if trial_ids is None and trials:
+        return
+    if not set(trials) <= frozenset(trial_ids or ()) and not connection.scalar(select(is_marked)):
         return
     for start in range(0, len(trials), MAX_IDS):
         batch = trials[start : start + MAX_IDS]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
+from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select, true, update
 
-from tempopt.errors import StudyNotFound
+from tempopt.errors import StorageError, StudyNotFound
 from tempopt.storage.clock import Clock
+from tempopt.storage.damage import adapter, first_fault, read_rows, report_damage
 from tempopt.storage.models import MEASUREMENT, STUDY, TICKET
 from tempopt.storage.rows import Checkpoint, Kind, Measurement, StudyRow, StudyState, TicketRow
 
@@ -32,10 +35,42 @@ TICKET_COLUMNS = [
 ]
 
 
+_STUDY_DEFAULTS = {
+    "spec_hash": "",
+    "state": "paused",
+    "created": datetime.fromtimestamp(0, UTC),
+    **{f.name: f.default for f in fields(StudyRow) if f.default is not MISSING},
+}
+_TICKET_DEFAULTS = {
+    **dict.fromkeys(f.name for f in fields(TicketRow)),
+    **{f.name: f.default for f in fields(TicketRow) if f.default is not MISSING},
+    "kind": "search",
+    "arm": "",
+    "seed": 0,
+    "attempt": 1,
+    "seconds": 0.0,
+}
+
+
 def study_row(row: Row[Any]) -> StudyRow:
-    """Return a row of STUDY_COLUMNS as StudyRow."""
-    age = row.age - row.created.timestamp()
-    return StudyRow(**{**row._mapping, "age": age})
+    """Return a row of STUDY_COLUMNS as StudyRow, with defaults in place of damaged values.
+
+    Raises:
+        StorageError: The spec is damaged.
+    """
+    values = dict(row._mapping)
+    try:
+        study: StudyRow = adapter(StudyRow).validate_python(values)
+    except ValidationError as error:
+        columns = {str(fault["loc"][0]) for fault in error.errors()}
+        fault_text = f'A row of the study "{str(values["name"])[:100]}" is damaged in the database: '
+        if not columns <= _STUDY_DEFAULTS.keys():
+            raise StorageError(
+                f"{fault_text}{first_fault(error)}. Restore it from a backup, or delete the study."
+            ) from error
+        report_damage(f"{fault_text}{first_fault(error)}.")
+        study = adapter(StudyRow).validate_python(values | {name: _STUDY_DEFAULTS[name] for name in columns})
+    return replace(study, age=study.age - study.created.timestamp())
 
 
 def study_state(connection: Connection, study_id: int) -> tuple[StudyState, int, float]:
@@ -72,13 +107,34 @@ def study_deleted_error(study_id: int) -> StudyNotFound:
 
 
 def ticket_row(row: Row[Any]) -> TicketRow:
-    """Return a row of TICKET_COLUMNS as TicketRow."""
-    return TicketRow(**{**row._mapping, "checkpoints": checkpoints(row.checkpoints)})
+    """Return a row of TICKET_COLUMNS as TicketRow; a ticket with a damaged value counts as failed."""
+    values = {**row._mapping, "checkpoints": row.checkpoints or ()}
+    try:
+        ticket: TicketRow = adapter(TicketRow).validate_python(values)
+    except ValidationError as error:
+        columns = {str(fault["loc"][0]) for fault in error.errors()}
+        readable_values = values | {name: _TICKET_DEFAULTS[name] for name in columns}
+        if "number" in columns:
+            readable_values["number"] = row.id
+        ticket = failed_ticket(
+            adapter(TicketRow).validate_python(readable_values | {"state": "failed"}), first_fault(error)
+        )
+    return ticket
 
 
-def checkpoints(document: list[dict[str, Any]] | None) -> tuple[Checkpoint, ...]:
-    """Return the checkpoints in the column of a ticket."""
-    return tuple(Checkpoint(**entry) for entry in document or ())
+def failed_ticket(ticket: TicketRow, fault: str) -> TicketRow:
+    """Return a ticket with a damaged value as one that has failed, and say so."""
+    fault = f"its row is damaged in the database: {fault}"
+    report_damage(f"{ticket.name} counts as failed: {fault}.")
+    return replace(ticket, state="failed", outcome="failed", value=None, error=fault)
+
+
+def checkpoints(document: Any) -> tuple[Checkpoint, ...]:
+    """Return the checkpoints in the column of a ticket; none, if it is damaged."""
+    try:
+        return tuple(adapter(tuple[Checkpoint, ...]).validate_python(document or ()))
+    except ValidationError:
+        return ()
 
 
 def document(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]] | None:
@@ -100,7 +156,7 @@ def measurements(connection: Connection, *where: ColumnElement[bool]) -> list[Me
         .where(*where)
         .order_by(MEASUREMENT.c.ticket_id, MEASUREMENT.c.name, MEASUREMENT.c.step)
     )
-    return [Measurement(**row._mapping) for row in connection.execute(query)]
+    return read_rows(Measurement, connection.execute(query), "measurements")
 
 
 def kind_clause(kinds: Iterable[Kind] | None) -> ColumnElement[bool]:

@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Annotated, Any, Literal, get_args
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, Field, PlainSerializer
+
+T = TypeVar("T")
 
 Kind = Literal["baseline", "constant", "search", "choose", "confirm", "ablation"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -24,10 +26,6 @@ StudyState = Literal["running", "paused", "done"]
 StudyStanding = Literal["running", "waiting", "paused", "done"]
 """State of a study for display; ``waiting``: it may be worked on, but no agent works on it."""
 STANDINGS: tuple[StudyStanding, ...] = get_args(StudyStanding)
-Parameters = dict[str, Any]
-"""A parameter set: name to value."""
-PriorRuns = Sequence[Mapping[str, Any]]
-"""``name`` and ``runs`` of each earlier study; a run is a pair of parameters and value, more being better."""
 MAX_VALUE = 1e100
 """Measured values with a larger absolute value count as infinite, since their squares may overflow."""
 
@@ -43,13 +41,54 @@ MAX_COUNT = 2**53 - 1
 """The largest step, and the largest number of bytes: integers up to it are exact in JSON."""
 WITHOUT_NUL = r"^[^\x00]*$"
 """Pattern of texts that every database can store."""
-# The ranges are checked for data from HTTP only.
+MAX_INTEGER = 2**63 - 1
+"""The largest integer in a document: seeds are among the attributes of a run."""
+_MAX_LEVELS = 100
+
+
+def check_plain(data: T) -> T:
+    """Return plain data; refuse data that no database, or no program that reads them, can hold.
+
+    Raises:
+        ValueError: An integer has more than 64 bits, a number is not finite, a text is not in UTF-8, or the
+            data are nested too deeply.
+    """
+    stack: list[tuple[Any, int]] = [(data, 0)]
+    while stack:
+        node, level = stack.pop()
+        if isinstance(node, dict | list):
+            if level == _MAX_LEVELS:
+                raise ValueError(f"It is nested more than {_MAX_LEVELS} levels deep.")
+            children = [*node, *node.values()] if isinstance(node, dict) else node
+            stack += [(child, level + 1) for child in children]
+        elif isinstance(node, int) and abs(node) > MAX_INTEGER:
+            raise ValueError(f"An integer exceeds {MAX_INTEGER}.")
+        elif isinstance(node, float) and not math.isfinite(node):
+            raise ValueError("A number is not finite. Give null instead.")
+        elif isinstance(node, str):
+            node.encode()  # raises ValueError
+    return data
+
+
+# The ranges are checked when rows are read: from a database, over HTTP, from a file.
+PlainDict = Annotated[dict[str, Any], AfterValidator(check_plain)]
+Parameters = PlainDict
+"""A parameter set: name to value."""
+Integer = Annotated[int, Field(ge=-MAX_ID, le=MAX_ID)]
+Count = Annotated[int, Field(ge=0, le=MAX_ID)]
+Seed = Annotated[int, Field(ge=0, le=MAX_INTEGER)]
+Amount = Annotated[float, Field(ge=0, le=1e15)]
+FiniteValue = Annotated[float, Field(ge=-MAX_VALUE, le=MAX_VALUE)]
+Moment = Annotated[
+    AwareDatetime, Field(ge=datetime(1970, 1, 1, tzinfo=UTC), lt=datetime(9000, 1, 1, tzinfo=UTC))
+]
 TicketId = Annotated[int, Field(ge=0, le=MAX_ID)]
 Attempt = Annotated[int, Field(ge=1, le=MAX_ID)]
 Step = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 NumBytes = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
 ShortText = Annotated[str, Field(max_length=255, pattern=WITHOUT_NUL)]
 BoundedText = Annotated[str, Field(max_length=4096, pattern=WITHOUT_NUL)]
+LongText = Annotated[str, Field(max_length=2**24, pattern=WITHOUT_NUL)]
 MetricValue = Annotated[
     float,
     Field(strict=True),
@@ -59,6 +98,25 @@ MetricValue = Annotated[
     ),
 ]
 """A measured value; null in JSON if it is not finite."""
+
+
+def has_form(model: type[BaseModel]) -> AfterValidator:
+    """Return a validator of plain data by a model, which leaves the data plain."""
+
+    def check(data: T) -> T:
+        model.model_validate(data)
+        return data
+
+    return AfterValidator(check)
+
+
+class _PriorStudy(BaseModel, extra="forbid"):
+    name: ShortText
+    runs: list[tuple[Parameters, FiniteValue]]
+
+
+PriorRuns = Sequence[Annotated[Mapping[str, Any], has_form(_PriorStudy)]]
+"""``name`` and ``runs`` of each earlier study; a run is a pair of parameters and value, more being better."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +138,17 @@ class StudyRow:
         age: Seconds from ``created`` to the time of reading, by the database's clock.
     """
 
-    id: int
-    name: str
-    spec: dict[str, Any]
-    spec_hash: str
+    id: Count
+    name: Annotated[ShortText, Field(min_length=1)]
+    spec: PlainDict
+    spec_hash: ShortText
     state: StudyState
-    created: datetime
-    version: int = 0
-    checkpoints: str | None = None
-    owner: str = ""
-    priority: int = 0
-    parallel: int = 1
+    created: Moment
+    version: Count = 0
+    checkpoints: BoundedText | None = None
+    owner: ShortText = ""
+    priority: Integer = 0
+    parallel: Annotated[Count, Field(ge=1)] = 1
     age: float = field(default=0.0, compare=False)
 
 
@@ -216,40 +274,40 @@ class TicketRow:
         device: Its device, as text for people: ``NVIDIA H200 (cuda:0)``, ``cpu``.
     """
 
-    id: int
-    study_id: int
+    id: TicketId
+    study_id: Count
     kind: Kind
-    arm: str
-    number: int
-    candidate: int | None
-    pair: int | None
-    seed: int
-    parameters: dict[str, Any] | None
-    trial_number: int | None
+    arm: ShortText
+    number: Count
+    candidate: Count | None
+    pair: Count | None
+    seed: Seed
+    parameters: Parameters | None
+    trial_number: Count | None
     state: TicketState
     outcome: Outcome | None
-    attempt: int
-    value: float | None
-    diverged_at: int | None
-    error: str | None
-    agent: str | None
-    seconds: float
-    steps: int | None
-    total_steps: int | None
-    code: str | None
-    started: datetime | None
-    finished: datetime | None
-    failures: int = 0
-    round: int = 0
-    sampled: dict[str, Any] | None = None
+    attempt: Count
+    value: FiniteValue | None
+    diverged_at: Step | None
+    error: LongText | None
+    agent: ShortText | None
+    seconds: Amount
+    steps: Step | None
+    total_steps: Step | None
+    code: BoundedText | None
+    started: Moment | None
+    finished: Moment | None
+    failures: Count = 0
+    round: Count = 0
+    sampled: Parameters | None = None
     lease: float | None = None
     checkpoints: tuple[Checkpoint, ...] = ()
-    checkpoint_seconds: float = 0.0
+    checkpoint_seconds: Amount = 0.0
     alone: bool = False
-    gpu_seconds: float = 0.0
-    peak_memory: int | None = None
-    machine: str | None = None
-    device: str | None = None
+    gpu_seconds: Amount = 0.0
+    peak_memory: NumBytes | None = None
+    machine: ShortText | None = None
+    device: ShortText | None = None
 
     @property
     def name(self) -> str:
@@ -320,18 +378,18 @@ class JobRow:
         created: When it was started.
     """
 
-    id: str
-    launcher: str
+    id: ShortText
+    launcher: ShortText
     options: dict[str, str]
-    created: datetime
+    created: Moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRow:
     """The end of the output of one attempt of a ticket, with its traceback if it failed."""
 
-    ticket_id: int
-    attempt: int
-    agent: str
-    text: str
-    written: datetime
+    ticket_id: TicketId
+    attempt: Attempt
+    agent: ShortText
+    text: LongText
+    written: Moment

@@ -7,6 +7,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import Connection, and_, case, delete, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
@@ -14,14 +15,17 @@ from tempopt.errors import StorageError, StudyNotFound, unknown
 from tempopt.storage import import_study, optuna_tables, queries
 from tempopt.storage.claims import now
 from tempopt.storage.clock import Clock
+from tempopt.storage.damage import adapter, first_fault, read_rows, report_damage
 from tempopt.storage.database import Repository, read_transaction, write_transaction
 from tempopt.storage.import_study import StudyDump
 from tempopt.storage.models import ATTENTION_MAP, JOB, LOG, MAX_NAME, MEASUREMENT, STUDY, TICKET
 from tempopt.storage.optuna_tables import MAX_IDS
 from tempopt.storage.rows import (
+    TICKET_STATES,
     JobRow,
     Kind,
     OpenStudy,
+    PriorRuns,
     StudyRow,
     StudyState,
     StudySummary,
@@ -92,7 +96,12 @@ class StudyRepository(Repository):
         row = connection.execute(select(STUDY.c.warm_start).where(STUDY.c.id == study_id)).one_or_none()
         if row is None:
             raise queries.study_deleted_error(study_id)
-        return row.warm_start or []
+        try:
+            prior_runs: list[Any] = adapter(PriorRuns).validate_python(row.warm_start or [])
+        except ValidationError as error:
+            report_damage(f"The runs of earlier studies are damaged in the database: {first_fault(error)}.")
+            return []
+        return prior_runs
 
     @read_transaction
     def load_study(self, connection: Connection, name: str) -> StudyRow:
@@ -119,7 +128,9 @@ class StudyRepository(Repository):
         ):
             # A study that was created between the two statements is left out.
             if row.study_id in counts:
-                counts[row.study_id].setdefault(queries.KIND_BY_STAGE[row.stage], {})[row.state] = row[3]
+                state = row.state if row.state in TICKET_STATES else "failed"
+                by_state = counts[row.study_id].setdefault(queries.KIND_BY_STAGE[row.stage], {})
+                by_state[state] = by_state.get(state, 0) + row[3]
         at_work: dict[int, set[str]] = {row.id: set() for row in studies}
         query = select(TICKET.c.study_id, TICKET.c.agent).where(
             TICKET.c.state == "running", TICKET.c.lease > Clock()
@@ -127,12 +138,16 @@ class StudyRepository(Repository):
         for study_id, agent in connection.execute(query.distinct()):
             if study_id in at_work:
                 at_work[study_id].add(agent)
-        return [
-            StudySummary(
-                study=queries.study_row(row), tickets=counts[row.id], agents=tuple(sorted(at_work[row.id]))
-            )
-            for row in studies
-        ]
+        summaries = []
+        for row in studies:
+            try:
+                study = queries.study_row(row)
+            except StorageError as error:
+                report_damage(str(error))
+                continue
+            agents = tuple(sorted(map(str, at_work[row.id])))
+            summaries.append(StudySummary(study=study, tickets=counts[row.id], agents=agents))
+        return summaries
 
     @read_transaction
     def open_studies(self, connection: Connection) -> list[OpenStudy]:
@@ -252,6 +267,11 @@ class StudyRepository(Repository):
         connection.execute(delete(STUDY).where(STUDY.c.id == study.id))
         optuna_tables.delete_study(connection, name, {row.trial_id for row in rows})
 
+    @write_transaction
+    def delete_optuna_study(self, connection: Connection, name: str) -> None:
+        """Delete Optuna's study of a name, if it has no trials."""
+        optuna_tables.delete_study(connection, name, None)
+
     @read_transaction
     def find_colliding_param_names(
         self, connection: Connection, names: Sequence[str]
@@ -297,7 +317,7 @@ class StudyRepository(Repository):
         """Return the jobs of a study, in the order of their start."""
         columns = (JOB.c[f.name] for f in fields(JobRow))
         query = select(*columns).where(JOB.c.study == name).order_by(JOB.c.number)
-        return [JobRow(**row._mapping) for row in connection.execute(query)]
+        return read_rows(JobRow, connection.execute(query), "jobs")
 
     @write_transaction
     def forget_jobs(self, connection: Connection, name: str, ids: Collection[str]) -> None:

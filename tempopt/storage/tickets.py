@@ -11,7 +11,9 @@ from sqlalchemy import ColumnElement, Connection, and_, insert, or_, select, upd
 from tempopt.errors import StaleAttempt
 from tempopt.spec.program import GUARD
 from tempopt.storage import claims, optuna_tables, queries
+from tempopt.storage.attention_maps import MapsRow
 from tempopt.storage.changes import ClaimRequest, StudyDelta
+from tempopt.storage.damage import read_rows
 from tempopt.storage.database import Repository, read_transaction, write_transaction
 from tempopt.storage.models import ATTENTION_MAP, LOG, MEASUREMENT, STUDY, TICKET
 from tempopt.storage.optuna_tables import MAX_IDS
@@ -204,7 +206,8 @@ class TicketRepository(Repository):
         values: dict[str, Any] = {"parameters": dict(parameters), "sampled": dict(sampled)}
         number: int | None = row.trial_number
         if trial is not None and number is None and optuna_tables.is_supported_schema(connection):
-            values["trial_id"], number = optuna_tables.begin_trial(connection, row.study, ticket_id, trial)
+            trials = optuna_tables.begin_trials(connection, row.study, {ticket_id: trial})
+            values["trial_id"], number = trials[ticket_id]
             values["trial_number"] = number
         claims.change_ticket(connection, ticket_id, **values)
         return number
@@ -280,7 +283,7 @@ class TicketRepository(Repository):
             .where(TICKET.c.study_id == study_id, queries.in_clause(LOG.c.ticket_id, ticket_ids))
             .order_by(LOG.c.ticket_id, LOG.c.attempt)
         )
-        return [LogRow(**row._mapping) for row in connection.execute(query)]
+        return read_rows(LogRow, connection.execute(query), "logs")
 
     @read_transaction
     def attention_maps(
@@ -293,7 +296,8 @@ class TicketRepository(Repository):
             .where(TICKET.c.study_id == study_id, queries.in_clause(ATTENTION_MAP.c.ticket_id, ticket_ids))
             .order_by(ATTENTION_MAP.c.ticket_id)
         )
-        return {row.ticket_id: row.maps for row in connection.execute(query)}
+        rows = read_rows(MapsRow, connection.execute(query), "attention maps")
+        return {row.ticket_id: row.maps for row in rows}
 
 
 def _add_tickets(

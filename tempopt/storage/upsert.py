@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table
+
+_BATCH = 500
 
 
 def insert_row(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
@@ -14,6 +17,13 @@ def insert_row(connection: Connection, table: Table, values: Mapping[str, Any]) 
     key = connection.execute(table.insert().values(dict(values))).inserted_primary_key
     assert key is not None, "one row was inserted"
     return int(key[0])
+
+
+def insert_rows(connection: Connection, table: Table, rows: Iterable[dict[str, Any]]) -> None:
+    """Insert many rows, some hundred in one statement."""
+    remaining = iter(rows)
+    while batch := list(itertools.islice(remaining, _BATCH)):
+        connection.execute(table.insert(), batch)
 
 
 def upsert(

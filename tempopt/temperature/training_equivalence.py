@@ -39,7 +39,9 @@ def training_key(parameters: Mapping[str, Any]) -> str:
 
 
 def hashable(value: Any) -> Any:
-    """Return a parameter value with lists as tuples, for caches."""
+    """Return a parameter value with lists and mappings as tuples, for caches."""
+    if isinstance(value, dict):
+        value = [list(item) for item in value.items()]
     return tuple(map(hashable, value)) if isinstance(value, list | tuple) else value
 
 

@@ -15,13 +15,12 @@ from tempopt.storage.changes import AttemptLost, AttemptReleased
 from tempopt.storage.http.remote_store import RemoteStore
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import KINDS, Measurement, StudyRow
+from tests.rows import MAPS
 from tests.server.conftest import RunningServer
 from tests.server.conftest import running_server as running_server
 from tests.storage.scenes import HOUR, complete, make_end, make_kept, new_ticket, reported, take_next
 
 pytestmark = pytest.mark.server
-
-MAPS = {"layers": [{"heads": [[0.25, 0.75]]}]}
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tempopt.storage.changes import (
     WriteResult,
 )
 from tempopt.storage.rows import Measurement, StudyRow, TicketRow
+from tests.rows import HEAD_MAP, MAPS
 from tests.storage.scenes import (
     HOUR,
     PARAMETERS,
@@ -175,10 +176,7 @@ def test_the_end_of_what_each_attempt_printed_is_kept(
 def test_what_heads_attend_to_is_kept_once_and_goes_with_the_study(
     store: Store, study: StudyRow, ticket: TicketRow
 ) -> None:
-    maps = {
-        "moments": {"end": {"step": 3, "heads": [{"cells": "AA==" * 80_000, "most": 0.1}]}},
-        "notes": ["ü"],
-    }
+    maps = {**MAPS, "moments": {"end": {"step": 3, "heads": [HEAD_MAP] * 3000, "measures": []}}}
     end = make_end(ticket)
     changes = [reported(ticket, 1, 1.0), replace(end, outcomes=replace(end.outcomes, maps=maps))]
     for _ in range(2):

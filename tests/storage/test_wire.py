@@ -14,6 +14,7 @@ from tempopt.errors import UsageError
 from tempopt.storage.changes import MAX_SECONDS, MetricReported, RunEnded, RunOutcome, clamp_seconds
 from tempopt.storage.http.wire import change_from_plain, change_to_plain, changes_from_plain
 from tempopt.storage.rows import MAX_VALUE, Measurement, is_finite
+from tests.rows import HEAD_MAP, MAPS
 from tests.storage.scenes import assert_fields
 
 SEEDS = st.integers(0, 2**63 - 1)
@@ -90,7 +91,16 @@ UNFIT: list[dict[str, Any]] = [
     *(run_ended(value=value) for value in (True, None)),
     run_ended(outcome="won"),
     *(run_ended(attributes={"seed": seed}) for seed in (2**63, 10**400)),
-    run_ended(maps={"cells": [1.0, math.inf]}),
+    *(
+        run_ended(maps=maps)
+        for maps in ({"cells": [1.0]}, MAPS | {"moments": {}}, MAPS | {"notes": [math.inf]})
+    ),
+    *(
+        run_ended(
+            maps={"moments": {"end": {"step": 1, "heads": [HEAD_MAP | part], "measures": []}}, "notes": []}
+        )
+        for part in ({"rows": 3}, {"cells": "?"}, {"most": math.nan}, {"layer": -1}, {"more": 1})
+    ),
     *(run_ended(measurements=measurements) for measurements in (5, [None])),
     *(measured(step=step) for step in (-1, 2**53)),
     *(measured(name=name) for name in ("n" * 256, "a\0b")),

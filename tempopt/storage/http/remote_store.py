@@ -166,7 +166,7 @@ class RemoteStore(Store):
         )
 
     create_study = import_study = set_state = set_spec = set_checkpoints = delete_study = _refuse_access
-    find_colliding_param_names = totals = open_studies = set_priority = _refuse_access
+    find_colliding_param_names = totals = open_studies = set_priority = delete_optuna_study = _refuse_access
     add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refuse_access
     add_token = tokens = token = revoke_token = use_token = audit = audit_rows = _refuse_access
     add_session = session = end_session = _refuse_access

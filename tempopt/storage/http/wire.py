@@ -6,16 +6,16 @@ NaN is null in JSON: a measurement that is not finite is read as NaN.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar, get_args
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from tempopt.errors import UsageError
 from tempopt.storage.changes import AttemptLost, AttemptReleased, Change, RunEnded
-from tempopt.storage.rows import Measurement
+from tempopt.storage.damage import adapter, first_fault
+from tempopt.storage.rows import Measurement, check_plain
 
 T = TypeVar("T")
 
@@ -23,16 +23,11 @@ PROTOCOL = 1
 """Version of the protocol; a server also serves agents of the version before."""
 
 _CHANGES: dict[str, type[Change]] = {change_type.__name__: change_type for change_type in get_args(Change)}
-_MAX_INTEGER = 2**63 - 1
-"""The largest integer in a change: seeds are among the attributes of a run."""
-
-
-_adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
 def serialize(value: Any, kind: Any = None) -> Any:
     """Return dataclass rows (or lists and mappings of them) as plain JSON data."""
-    return _adapter(kind if kind is not None else type(value)).dump_python(value, mode="json")
+    return adapter(kind if kind is not None else type(value)).dump_python(value, mode="json")
 
 
 def deserialize(kind: type[T] | Any, data: Any) -> T:
@@ -42,11 +37,9 @@ def deserialize(kind: type[T] | Any, data: Any) -> T:
         UsageError: The data have another type.
     """
     try:
-        value: T = _adapter(kind).validate_python(data)
+        value: T = adapter(kind).validate_python(data)
     except ValidationError as error:
-        first_error = error.errors(include_url=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first_error["loc"])
-        raise UsageError(f"{where or 'The body'} is not as expected: {first_error['msg']}.") from error
+        raise UsageError(f"This is not as expected: {first_fault(error)}.") from error
     return value
 
 
@@ -85,24 +78,15 @@ def change_from_plain(data: dict[str, Any]) -> Change:
         raise UsageError(
             f"{kind.__name__} has no {str(extra_keys[0])[:100]!r}. It has {', '.join(field_names)}."
         )
-    _check_numbers(fields)
+    try:
+        check_plain(fields)
+    except ValueError as error:
+        raise UsageError(f"A change cannot be stored: {error}") from error
     change: Change = deserialize(kind, fields)
     if isinstance(change, RunEnded):
         if any(measurement.ticket_id != change.ticket_id for measurement in change.outcomes.measurements):
             raise UsageError(f"The change of ticket {change.ticket_id} has measurements of another ticket.")
     return change
-
-
-def _check_numbers(data: Any) -> None:
-    stack = [data]
-    while stack:
-        node = stack.pop()
-        if isinstance(node, dict | list):
-            stack += node.values() if isinstance(node, dict) else node
-        elif isinstance(node, int) and abs(node) > _MAX_INTEGER:
-            raise UsageError(f"An integer in a change exceeds {_MAX_INTEGER}.")
-        elif isinstance(node, float) and not math.isfinite(node):
-            raise UsageError("A number in a change is not finite. Give null instead.")
 
 
 def changes_from_plain(data: Sequence[dict[str, Any]]) -> list[Change]:

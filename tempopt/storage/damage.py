@@ -1,0 +1,81 @@
+"""Rows of a database are validated on reading: a damaged one is left out, and one line says so."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import Row
+
+T = TypeVar("T")
+
+_LOGGER = logging.getLogger("tempopt")
+_LINES: ContextVar[list[str] | None] = ContextVar("damage", default=None)
+_LONGEST = 300
+
+adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
+
+
+class Unreadable:
+    """A value that is no document or no time: it passes no validation."""
+
+
+UNREADABLE = Unreadable()
+
+
+@contextmanager
+def collect_damage() -> Iterator[list[str]]:
+    """Collect the lines on damaged rows that are read inside, which are otherwise logged as warnings."""
+    lines: list[str] = []
+    token = _LINES.set(lines)
+    try:
+        yield lines
+    finally:
+        _LINES.reset(token)
+
+
+def report_damage(line: str) -> None:
+    """Say in one line what is damaged in the database, and what became of it."""
+    line = " ".join(line.split())
+    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
+    lines = _LINES.get()
+    if lines is None:
+        _LOGGER.warning("%s", line)
+    elif line not in lines:
+        lines.append(line)
+
+
+def first_fault(error: ValidationError) -> str:
+    """Return where and why data are invalid, of the first fault, without the data."""
+    fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    location = ".".join(str(part)[:60] for part in fault["loc"])
+    reason = fault["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{location}: {reason}" if location else reason
+
+
+def read_rows(kind: type[T], rows: Iterable[Row[Any]], title: str) -> list[T]:
+    """Return rows as dataclasses, without those that are damaged.
+
+    Args:
+        kind: The dataclass.
+        rows: Rows with its fields as columns.
+        title: Name of such rows.
+    """
+    values = [dict(row._mapping) for row in rows]
+    try:
+        readable_rows: list[T] = adapter(list[kind]).validate_python(values)  # type: ignore[valid-type]
+        return readable_rows
+    except ValidationError:
+        readable_rows, faults = [], []
+    for row in values:
+        try:
+            readable_rows.append(adapter(kind).validate_python(row))
+        except ValidationError as error:
+            faults.append(first_fault(error))
+    report_damage(f"{title}: {len(faults)} damaged in the database and left out: {faults[0]}.")
+    return readable_rows
