@@ -9,19 +9,32 @@ import json
 import zlib
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from tempopt.errors import StorageError, StudyNotFound, UsageError, mask_secrets, without_passwords
 from tempopt.sampling.frozen_history import trial_params
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage.attention_maps import MapsData
 from tempopt.storage.checkpoints import is_local
-from tempopt.storage.http.wire import deserialize, measurements_from_plain, measurements_to_plain, serialize
+from tempopt.storage.damage import first_fault
+from tempopt.storage.http.wire import measurements_from_plain, measurements_to_plain, serialize
 from tempopt.storage.import_study import StudyDump
 from tempopt.storage.opening import as_remote_store
 from tempopt.storage.optuna_calls import make_study
-from tempopt.storage.rows import LogRow, StudyRow, TicketRow
+from tempopt.storage.rows import (
+    FiniteValue,
+    LogRow,
+    PriorRuns,
+    ShortText,
+    Step,
+    StudyRow,
+    TicketId,
+    TicketRow,
+)
 from tempopt.storage.store import Store
 from tempopt.version import __version__
 
@@ -29,6 +42,24 @@ FORMAT = "tempopt study"
 VERSION = 1
 _MAX_IDS = 2000
 _MAX_BYTES = 4 * 1024**3
+# a dump is about a tenth of its text
+_MAX_RATIO = 100
+_FREE_BYTES = 2**20
+
+
+class _Document(BaseModel, extra="forbid"):
+    """The content of a file, validated; the order is that of the checks."""
+
+    format: Literal["tempopt study"]
+    version: Literal[1]
+    tempopt: ShortText
+    written: ShortText
+    study: StudyRow
+    warm_start: PriorRuns
+    tickets: Annotated[list[TicketRow], Field(fail_fast=True)]
+    measurements: Annotated[list[tuple[TicketId, Step, ShortText, FiniteValue | None]], Field(fail_fast=True)]
+    logs: Annotated[list[LogRow], Field(fail_fast=True)]
+    maps: dict[TicketId, MapsData]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +203,12 @@ def load(storage: Storage, path: Path, *, name: str | None = None) -> DumpResult
             )
         section = spec.study
         make_study(store.url, name=study.name, direction=section.direction, metric=section.metric)
-        store.import_study(whole_study)
+        try:
+            store.import_study(whole_study)
+        except BaseException:
+            with contextlib.suppress(StorageError):
+                store.delete_optuna_study(study.name)
+            raise
         return DumpResult(
             study=study.name,
             tickets=len(whole_study.tickets),
@@ -193,41 +229,57 @@ def read(path: Path, *, name: str | None = None) -> StudyDump:
         UsageError: The file is not a study file, is damaged, or was written by a later version.
     """
     document = _read_document(path)
-    try:
-        study: StudyRow = deserialize(StudyRow, document["study"])
-        if study.state == "running":
-            study = dataclasses.replace(study, state="paused")
-        if name is not None:
-            study = _rename_study(study, name)
-        tickets: list[TicketRow] = deserialize(list[TicketRow], document["tickets"])
-        logs: list[LogRow] = deserialize(list[LogRow], document["logs"])
-        measurements = measurements_from_plain(document["measurements"])
-        maps = {int(ticket_id): maps for ticket_id, maps in document["maps"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _damaged_file_error(path, str(error)) from error
+    study = _strip_study(document.study)
+    if study.state == "running":
+        study = dataclasses.replace(study, state="paused")
+    if name is not None:
+        study = _rename_study(study, name)
+    tickets = [_strip_ticket(ticket) for ticket in document.tickets]
+    measurements = measurements_from_plain(document.measurements)
     spec = StudySpec.from_json(study.spec)
     check_schedules(spec)
-    ids = {ticket.id for ticket in tickets}
-    ticket_ids = (
-        {measurement.ticket_id for measurement in measurements}
-        | {log.ticket_id for log in logs}
-        | maps.keys()
-    )
-    if not ticket_ids <= ids or len(ids) < len(tickets):
-        raise _damaged_file_error(path, "it refers to tickets that are not in it")
+    if spec.study.name != study.name:
+        raise _damaged_file_error(path, "its spec has another name")
+    try:
+        _check_rows(document)
+        trials = {
+            ticket.id: trial_params(ticket.sampled or {}, spec.space("search"))
+            for ticket in tickets
+            if ticket.trial_number is not None
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged_file_error(path, str(error)) from error
     return StudyDump(
         study=study,
         tickets=tickets,
         measurements=measurements,
-        logs=logs,
-        maps=maps,
-        warm_start=document.get("warm_start", []),
-        trials={
-            ticket.id: trial_params(ticket.sampled or {}, spec.space("search"))
-            for ticket in tickets
-            if ticket.trial_number is not None
-        },
+        logs=document.logs,
+        maps=document.maps,
+        warm_start=document.warm_start,
+        trials=trials,
     )
+
+
+def _check_rows(document: _Document) -> None:
+    """Refuse rows that no database holds together.
+
+    Raises:
+        ValueError: A row is there twice, has no ticket, or has a value that does not fit its outcome.
+    """
+    ids = [ticket.id for ticket in document.tickets]
+    names = [ticket.name for ticket in document.tickets]
+    measured = [(ticket_id, step, name) for ticket_id, step, name, _ in document.measurements]
+    logged = [(log.ticket_id, log.attempt) for log in document.logs]
+    for rows in (ids, names, measured, logged):
+        if len(set(rows)) < len(rows):
+            raise ValueError("a row is there twice")
+    if not {id for id, *_ in (*measured, *logged)} | document.maps.keys() <= set(ids):
+        raise ValueError("it refers to tickets that are not in it")
+    for ticket in document.tickets:
+        if (ticket.outcome == "complete") > (ticket.value is not None) or (
+            ticket.value is not None and ticket.outcome not in ("complete", "pruned")
+        ):
+            raise ValueError(f"{ticket.name} has an outcome that does not fit its value")
 
 
 def _rename_study(study: StudyRow, name: str) -> StudyRow:
@@ -236,26 +288,30 @@ def _rename_study(study: StudyRow, name: str) -> StudyRow:
     return dataclasses.replace(study, name=name, spec=spec.to_json())
 
 
-def _read_document(path: Path) -> dict[str, Any]:
-    """Return the document in a file; gzip detects damaged and truncated files."""
+def _read_document(path: Path) -> _Document:
+    """Return the document in a file: its size and checksum are checked before it is parsed."""
     try:
+        limit = min(_MAX_BYTES, max(_FREE_BYTES, _MAX_RATIO * path.stat().st_size))
         with gzip.open(path, "rb") as file:
-            data = file.read(_MAX_BYTES)
-        document = json.loads(data)
-    except (EOFError, zlib.error, gzip.BadGzipFile, ValueError, RecursionError) as error:
+            data = file.read(limit + 1)
+            if len(data) > limit:
+                raise _damaged_file_error(path, f"unpacked it has more than {limit} bytes")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged_file_error(path, str(error)) from error
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror}. Give a file that tempopt dump has written."
         ) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise _damaged_file_error(path, "it has another format")
-    if document.get("version") != VERSION:
-        raise UsageError(
-            f"{path} was written by tempopt {document.get('tempopt')} in a format that this version, "
-            f"{__version__}, does not support. Load it with that version, or a later one."
-        )
-    return document
+    try:
+        return _Document.model_validate_json(data)
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_context=False)[0]
+        if fault["loc"] == ("version",) and fault["type"] == "literal_error":
+            raise UsageError(
+                f"{path} has format {str(fault['input'])[:20]} of a later tempopt, which this version, "
+                f"{__version__}, does not support. Load it with the version that wrote it."
+            ) from error
+        raise _damaged_file_error(path, first_fault(error)) from error
 
 
 def _damaged_file_error(path: Path, why: str) -> UsageError:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import json
+import random
 import shutil
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -16,9 +19,11 @@ from tempopt.cli import main
 from tempopt.errors import StorageError, UsageError
 from tempopt.service import study_file
 from tempopt.service.studies import load_study
+from tempopt.storage import import_study
 from tempopt.storage.opening import open_store
 from tests import fake_worker
 from tests.servers import empty_database
+from tests.spoiled import spoil_document
 from tests.toy_study import URL, EndedStudy, begin_study, facts, has_searched, reports, toy_spec, work_in
 
 FILE = Path("toy.tempopt")
@@ -150,10 +155,13 @@ def dump_bytes(begun_study: None) -> bytes:
     ("spoil", "message"),
     [
         (lambda data: data[: len(data) // 2], "is damaged"),
-        (lambda data: data.replace(b'"kind": "search"', b'"kind": "serch"', 1), "not as expected"),
-        (lambda data: data.replace(b'"tickets"', b'"tckets"', 1), "is damaged: 'tickets'"),
+        (lambda data: data.replace(b'"kind": "search"', b'"kind": "serch"', 1), "kind: Input should be"),
+        (lambda data: data.replace(b'"tickets"', b'"tckets"', 1), "is damaged: tickets: Field required"),
         (lambda data: b"hello", "is damaged"),
-        (lambda data: b'{"study": {}}', "it has another format"),
+        (lambda data: b'{"study": {}}', "is damaged: format"),
+        (lambda data: data.replace(b'"kind": "search"', b'"kind": "search", "rank": 1', 1), "rank: "),
+        (lambda data: data.replace(b'"number": 1', b'"number": 0', 1), "a row is there twice"),
+        (lambda data: data.replace(b'"name": "toy"', b'"name": "yot"', 1), "its spec has another name"),
         (lambda data: data.replace(b'"version": 1', b'"version": 2', 1), "does not support"),
         (lambda data: b"[" * 100_000, "is damaged"),
         (lambda data: b"", "is damaged"),
@@ -176,3 +184,66 @@ def test_a_file_that_was_cut_short_or_changed_is_refused(
     FILE.write_bytes(spoil(FILE.read_bytes()))
     with pytest.raises(UsageError, match="is damaged"):
         study_file.load("sqlite:///there.db", FILE)
+
+
+def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_parsed(toy_folder: None) -> None:
+    FILE.write_bytes(gzip.compress(b'{"format": "tempopt study", "x": [' + b"[]," * 10_000_000))
+    assert FILE.stat().st_size < 100_000
+    tracemalloc.start()
+    try:
+        with pytest.raises(UsageError, match="unpacked it has more than"):
+            study_file.load("sqlite:///there.db", FILE)
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_load_that_fails_leaves_nothing(begun_study: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    study_file.dump(URL, "toy", FILE)
+
+    def fail(*args: object) -> None:
+        raise StorageError("The disk is full.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(import_study, "_write_trials", fail)
+        with pytest.raises(StorageError, match="disk is full"):
+            study_file.load("sqlite:///there.db", FILE)
+    assert optuna.get_all_study_names("sqlite:///there.db") == []
+    study_file.load("sqlite:///there.db", FILE)
+
+
+def spoil_bytes(data: bytes, chance: random.Random) -> bytes:
+    """Change some bytes, and perhaps cut the rest off."""
+    spoiled_data = bytearray(data)
+    for _ in range(chance.choice([1, 10])):
+        spoiled_data[chance.randrange(len(data))] = chance.randrange(256)
+    return bytes(spoiled_data[: chance.randrange(len(data)) if chance.random() < 0.3 else len(data)])
+
+
+SEEDS = [range(50), *(pytest.param(range(i, i + 190), marks=pytest.mark.long) for i in range(50, 999, 190))]
+
+
+@pytest.mark.parametrize("seeds", SEEDS)
+@pytest.mark.usefixtures("begun_study")
+def test_a_file_with_any_change_is_loaded_or_refused_with_one_message(seeds: range) -> None:
+    study_file.dump(URL, "toy", FILE)
+    packed_data = FILE.read_bytes()
+    data = gzip.decompress(packed_data)
+    path = Path("there.db")
+    for seed in seeds:
+        chance = random.Random(seed)
+        if (draw := chance.random()) < 0.7:
+            document = spoil_document(json.loads(data), chance)
+            FILE.write_bytes(gzip.compress(json.dumps(document).encode(), 1))
+        elif draw < 0.85:
+            FILE.write_bytes(spoil_bytes(packed_data, chance))
+        else:
+            FILE.write_bytes(gzip.compress(spoil_bytes(data, chance), 1))
+        try:
+            study_file.load(f"sqlite:///{path}", FILE)
+        except UsageError as error:
+            assert len(str(error)) <= 2000
+            assert not path.exists(), seed
+        else:
+            assert study_contents(f"sqlite:///{path}")
+            path.unlink()
