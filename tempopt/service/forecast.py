@@ -149,6 +149,7 @@ def forecast_study(
     workers: Workers | None = None,
     earlier: str | None = None,
     run_hours: float | None = None,
+    runs_code: bool = True,
 ) -> StudyForecast:
     """Return the forecast of a study; a dry run measures the time of a run if it is not known otherwise.
 
@@ -159,13 +160,16 @@ def forecast_study(
         earlier: Name of a study from whose runs noise and time are estimated; None: this study itself, if it
             exists, or one of ``study.warm_start``.
         run_hours: Hours of one run; None: as measured.
+        runs_code: Whether the modules that the spec names are imported, and a dry run is made; otherwise the
+            time of a run may not be known.
 
     Raises:
         SpecError: The spec cannot be trained.
         StudyNotFound: There is no study ``earlier``.
         UsageError: That study has another metric, or too few runs to estimate the noise.
     """
-    import_schedules(spec)
+    if runs_code:
+        import_schedules(spec)
     validate_sampler_and_pruner(spec)
     num_requested = resolve_worker_count(workers, spec, None)
     noise, noise_study = None, None
@@ -185,12 +189,14 @@ def forecast_study(
             if run_hours is None:
                 times = (_average_run_time(row, store, run.workers) for row in rows)
                 run = next((time for time in times if time is not None), run)
+    if run.seconds is None and spec.program is None and runs_code:
+        run = _measure_run_time(spec, num_requested)
     return StudyForecast(
         name=spec.study.name,
         metric=spec.study.metric,
         baseline=baseline_name(spec),
         runs=planned_runs(spec),
-        run=_measure_run_time(spec, num_requested) if run.seconds is None and spec.program is None else run,
+        run=run,
         detectable=detectable(spec),
         noise=noise,
         noise_study=noise_study,

@@ -12,7 +12,7 @@ from tempopt.spec import yaml_source
 from tempopt.spec.compared_sets import add_sets
 from tempopt.spec.study_spec import StudySpec
 
-_SUFFIXES = (".yaml", ".yml")
+SUFFIXES = (".yaml", ".yml")
 
 
 def load_spec(
@@ -73,7 +73,7 @@ def find_spec(name_or_path: str | Path) -> Path:
         return paths_by_name[str(name_or_path)]
     if user_path.is_dir():
         raise SpecError(f"{user_path} is a folder. Give a YAML file.")
-    if user_path.suffix in _SUFFIXES:
+    if user_path.suffix in SUFFIXES:
         location = "" if user_path.is_absolute() else f" in {Path.cwd()}"
         remedy = f"Give a file that exists, or a spec that comes with tempopt: {', '.join(paths_by_name)}."
         if user_path.stem in paths_by_name:

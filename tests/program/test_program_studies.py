@@ -18,6 +18,10 @@ from tempopt.agent.placement import Placement
 from tempopt.report.decision import decide
 from tempopt.report.findings import find, render_lines
 from tempopt.report.study_result import StudyResult
+from tempopt.server.mcp.budget import Budget
+from tempopt.server.mcp.session import Session
+from tempopt.server.mcp.tools import TOOLS, call
+from tempopt.service import study_file
 from tempopt.spec.program import CommandProgram
 from tempopt.training.messages import Failed, Finished, ProgramRequest
 from tests.program.conftest import COMMAND, GAIN, program_spec
@@ -52,6 +56,15 @@ def test_a_script_is_searched_from_the_command_line_to_a_verdict(
     verdict = result.verdict
     assert verdict is not None and verdict.primary.significant
     assert verdict.baseline_params == {"gain": 1.0}
+    # in another database, and to a coding agent, it is the same study
+    study_file.dump(URL, "plain", Path("plain.tempopt"))
+    study_file.load("sqlite:///other.db", Path("plain.tempopt"))
+    assert facts(tempopt.load_study("sqlite:///other.db", "plain")) == facts(result)
+    with Session("sqlite:///other.db", user=None, budget=Budget(runs=1)) as session:
+        assert call(session, TOOLS["verdict"], {"study": "plain"})["answer"] == "gain_shown"
+        assert "--gain" in call(session, TOOLS["export"], {"study": "plain"})["text"]
+        new_spec = spec | {"study": spec["study"] | {"name": "new"}}
+        assert not call(session, TOOLS["plan"], {"spec": new_spec})["fits"]
     # a run is one process, and nothing else is run
     planned = {"baseline": 2, "search": 6, "choose": 2, "confirm": 2 * verdict.primary.paired.n_pairs}
     assert {kind: count.done for kind, count in result.tickets.items() if count.done} == planned

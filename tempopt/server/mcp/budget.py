@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from tempopt.errors import UsageError
+from tempopt.errors import SpecError, UsageError
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import StudyRow, TicketRow
 from tempopt.storage.store import Store
@@ -216,16 +216,24 @@ class Ledger:
 
     def _build_account(self, row: StudyRow, tickets: list[TicketRow]) -> Account:
         num_begun = sum(ticket.attempt > 0 for ticket in tickets)
-        max_runs = num_begun
+        max_runs, gpus, max_gpu_hours = num_begun, 1.0, None
+        try:
+            spec = StudySpec.from_json(row.spec)
+        except SpecError:
+            # of another version, or damaged: what it may take is not known
+            spec = None
+        if spec is not None:
+            gpus = spec.resource_need(gpus=True).gpus or 1.0
+            max_gpu_hours = spec.study.limits.gpu_hours
         if row.state != "done":
             num_requested = sum(ticket.state != "withdrawn" for ticket in tickets)
-            max_runs = max(num_requested, most_runs(StudySpec.from_json(row.spec)))
+            max_runs = max(num_requested, 0 if spec is None else most_runs(spec))
         return Account(
             study=row,
             runs=num_begun,
             most_runs=max_runs,
-            gpu_hours=_sum_used_hours(row, tickets),
-            most_gpu_hours=row.spec["study"]["limits"]["gpu_hours"],
+            gpu_hours=_sum_used_hours(tickets, gpus),
+            most_gpu_hours=max_gpu_hours,
         )
 
 
@@ -234,13 +242,12 @@ def most_runs(spec: StudySpec) -> int:
     return math.ceil(planned_runs(spec).max_total())
 
 
-def _sum_used_hours(row: StudyRow, tickets: Iterable[TicketRow]) -> float:
+def _sum_used_hours(tickets: Iterable[TicketRow], gpus: float) -> float:
     now = datetime.now(UTC)
     seconds = 0.0
     for ticket in tickets:
         seconds += ticket.gpu_seconds or ticket.seconds
         if ticket.state == "running" and ticket.started is not None and (ticket.lease or 0) > 0:
             # the clocks of two machines may differ slightly
-            gpus = StudySpec.from_json(row.spec).resource_need(gpus=True).gpus or 1.0
             seconds += max(0.0, (now - ticket.started).total_seconds()) * gpus
     return seconds / _HOUR

@@ -15,8 +15,8 @@ Name = Annotated[str, Field(min_length=1, max_length=255, description="Name of t
 Spec = Annotated[
     str | dict[str, Any],
     Field(
-        description="Study spec: the path of a YAML file where this program runs, the name of a bundled "
-        "study such as clip_digits, or the spec itself as an object."
+        description="Study spec: the path of a YAML file below the folder in which this program was started, "
+        "the name of a bundled study such as clip_digits, or the spec itself as an object."
     ),
 ]
 Settings = Annotated[
@@ -46,7 +46,7 @@ class CompareArguments(SpecArguments):
     """Arguments of ``compare``."""
 
     sets: Annotated[
-        list[str],
+        list[Annotated[str, Field(pattern=r"(?s)^\s*([^\s/={}]+=)?\s*\{.*\}\s*$")]],
         Field(
             default_factory=list,
             max_length=50,
@@ -56,7 +56,7 @@ class CompareArguments(SpecArguments):
         ),
     ]
     vary: Annotated[
-        dict[str, list[Any]],
+        dict[str, Annotated[list[Any], Field(max_length=1000)]],
         Field(
             default_factory=dict,
             description='In place of sets: values by parameter, as in {"model.num_heads": [1, 2, 4]}, each '

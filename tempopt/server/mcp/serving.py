@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import traceback
 from typing import Any
@@ -12,12 +13,15 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
-from tempopt.errors import TempoptError, mask_secrets, unknown
+from tempopt.errors import TempoptError, mask_secrets, shorten_message, unknown
 from tempopt.server.mcp.session import Session
 from tempopt.server.mcp.tools import TOOLS, Tool, call
 from tempopt.version import __version__
 
+_TOKENS = re.compile(r'"id"\s*:\s*(?P<id>"[^"\\]{0,100}"|-?\d{1,18}(?![\d.eE]))|"(?:[^"\\]|\\.)*"|[\[\]{}]')
 _INSTRUCTIONS = (
     "tempopt searches temperatures of attention and losses, and says by trainings on fresh seeds whether a "
     "change gains anything. Use plan before search or compare. Both return at once: call show every minute "
@@ -37,8 +41,45 @@ def serve(session: Session) -> None:
 
 async def _serve(session: Session) -> None:
     server = make_server(session)
-    async with stdio_server() as (reading, writing):
-        await server.run(reading, writing, server.create_initialization_options())
+    requests, readable = anyio.create_memory_object_stream[Any]()
+
+    async def pass_requests() -> None:
+        """Pass on what can be read; answer what cannot, which the SDK only logs."""
+        async with requests:
+            async for message in reading:
+                if isinstance(message, Exception):
+                    await writing.send(SessionMessage(_refuse_request(message)))
+                else:
+                    await requests.send(message)
+
+    async with stdio_server() as (reading, writing), anyio.create_task_group() as tasks:
+        tasks.start_soon(pass_requests)
+        await server.run(readable, writing, server.create_initialization_options())
+
+
+def _refuse_request(error: Exception) -> types.JSONRPCError:
+    """Return the answer to a line that is not a request, with its id if that can be read."""
+    fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {}
+    text = fault.get("input")
+    message = (
+        "This is no request of JSON-RPC 2.0, or is nested too deeply. Send an object with jsonrpc, id, "
+        "method and params."
+    )
+    return types.JSONRPCError(
+        jsonrpc="2.0",
+        id=_find_request_id(text) if isinstance(text, str) else None,
+        error=types.ErrorData(code=types.PARSE_ERROR, message=message),
+    )
+
+
+def _find_request_id(line: str) -> str | int | None:
+    """Return the id at the top level of a request that cannot be parsed."""
+    level = 0
+    for token in _TOKENS.finditer(line):
+        level += (token[0] in "[{") - (token[0] in "]}")
+        if level == 1 and token["id"] is not None:
+            return json.loads(token["id"])
+    return None
 
 
 def make_server(session: Session) -> Server[dict[str, Any]]:
@@ -67,7 +108,9 @@ def _to_mcp_tool(tool: Tool) -> types.Tool:
         input_schema=tool.takes.model_json_schema(),
         output_schema=tool.returns.model_json_schema(mode="serialization"),
         annotations=types.ToolAnnotations(
-            read_only_hint=tool.reads_only, destructive_hint=False, open_world_hint=False
+            read_only_hint=tool.reads_only,
+            destructive_hint=not tool.reads_only,
+            open_world_hint=tool.runs_code,
         ),
     )
 
@@ -92,6 +135,5 @@ def _answer_call(session: Session, params: types.CallToolRequestParams) -> types
 
 
 def _build_error_result(text: str) -> types.CallToolResult:
-    return types.CallToolResult(
-        content=[types.TextContent(type="text", text=mask_secrets(text))], is_error=True
-    )
+    message = shorten_message(mask_secrets(text))
+    return types.CallToolResult(content=[types.TextContent(type="text", text=message)], is_error=True)

@@ -150,19 +150,28 @@ class Session:
         return notes.lines
 
     def plan(self, spec: StudySpec) -> StudyForecast:
-        """Return the forecast of a study; arguments as for :meth:`begin`."""
-        import_schedules(spec)
-        validate_sampler_and_pruner(spec)
-        return forecast_study(spec, storage=self.store.url)
+        """Return the forecast of a study; of one that exceeds the budget in runs no code is run."""
+        fits = self._find_refusal(spec, self._min_need(spec)) is None
+        return forecast_study(spec, storage=self.store.url, runs_code=fits)
 
     def refusal(self, spec: StudySpec, forecast: StudyForecast) -> str | None:
         """Return why this session could not begin a study with a forecast; None if it could."""
+        return self._find_refusal(spec, self._min_need(spec)) or self._find_refusal(
+            spec, _build_need(spec, forecast)
+        )
+
+    def _find_refusal(self, spec: StudySpec, need: BudgetNeed) -> str | None:
         try:
             self._check_token(spec.study.name)
-            self.ledger.budget_status().check(_build_need(spec, forecast), name=spec.study.name)
+            self.ledger.budget_status().check(need, name=spec.study.name)
         except UsageError as error:
             return str(error)
         return None
+
+    @staticmethod
+    def _min_need(spec: StudySpec) -> BudgetNeed:
+        """Return the cost of a study as if its runs took no time."""
+        return BudgetNeed(runs=most_runs(spec), gpu_hours=0.0)
 
     def _estimate_need(self, spec: StudySpec) -> BudgetNeed:
         """Return the maximal cost of a study, by a dry run if GPU-hours are limited."""
@@ -175,8 +184,7 @@ class Session:
         is_limited = self.ledger.is_limited()
         if is_limited:
             # refuse before the dry run if the time of a run does not matter
-            min_need = BudgetNeed(runs=most_runs(spec), gpu_hours=0.0)
-            self.ledger.budget_status().check(min_need, name=name)
+            self.ledger.budget_status().check(self._min_need(spec), name=name)
             need = self._estimate_need(spec)
             usage = self.ledger.budget_status()
             usage.check(need, name=name)

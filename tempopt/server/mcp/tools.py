@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from pydantic import BaseModel, ValidationError
 
-from tempopt.errors import ScheduleNotImported, UsageError, unknown
+from tempopt.errors import ScheduleNotImported, SpecError, UsageError, unknown
 from tempopt.report import study_result
 from tempopt.report.study_lines import screen_lines
 from tempopt.report.study_summary import summary_json, unproven_claims, verdict_json
 from tempopt.server.mcp import schemas
 from tempopt.server.mcp.session import Session
+from tempopt.spec import yaml_source
 from tempopt.spec.comparison_spec import comparison_spec, refuse_comparison
-from tempopt.spec.load import load_spec
+from tempopt.spec.load import SUFFIXES, bundled_specs, find_spec, load_spec
 from tempopt.spec.study_spec import StudySpec
 from tempopt.spec.validation_errors import format_error_list
 from tempopt.storage.liveness import display_state
@@ -35,6 +38,7 @@ class Tool:
         returns: Model of its answer.
         does: Function of a session and the arguments.
         reads_only: Whether it changes nothing.
+        runs_code: Whether it imports and calls what its arguments name.
     """
 
     name: str
@@ -44,13 +48,16 @@ class Tool:
     returns: type[BaseModel]
     does: Callable[[Session, Any], BaseModel]
     reads_only: bool
+    runs_code: bool
 
 
 TOOLS: dict[str, Tool] = {}
 """The tools by name, in the order in which clients see them."""
 
 
-def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[[F], F]:
+def tool(
+    title: str, description: str, *, reads_only: bool = False, runs_code: bool = False
+) -> Callable[[F], F]:
     """Register a function as a tool, with its name, arguments and answer."""
 
     def register(does: F) -> F:
@@ -63,6 +70,7 @@ def tool(title: str, description: str, *, reads_only: bool = False) -> Callable[
             returns=types["return"],
             does=does,
             reads_only=reads_only,
+            runs_code=runs_code,
         )
         return does
 
@@ -107,8 +115,9 @@ def _list_faults(tool: Tool, error: ValidationError) -> str:
 @tool(
     "Plan a study",
     "Say how many trainings a study takes, how long, and how small a gain it can show, and "
-    "whether it fits into the budget. Trains a few steps of it on this machine; begins nothing.",
-    reads_only=True,
+    "whether it fits into the budget. Runs the code that the spec names, for a few steps of training on this "
+    "machine; begins nothing.",
+    runs_code=True,
 )
 def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAnswer:
     spec = _load_spec(arguments)
@@ -137,6 +146,7 @@ def _plan(session: Session, arguments: schemas.SpecArguments) -> schemas.PlanAns
     "Begin a search",
     "Begin or continue the search of a study, and return at once. Refused if it could "
     "exceed the budget. Look with show until its state is done, then ask for the verdict.",
+    runs_code=True,
 )
 def _search(session: Session, arguments: schemas.SpecArguments) -> schemas.StartAnswer:
     spec = _load_spec(arguments)
@@ -148,10 +158,11 @@ def _search(session: Session, arguments: schemas.SpecArguments) -> schemas.Start
     "Compare parameter sets",
     "Begin to compare parameter sets on fresh paired seeds, each with the first one, and "
     "return at once. Refused if it could exceed the budget. Look with show, then ask for the verdict.",
+    runs_code=True,
 )
 def _compare(session: Session, arguments: schemas.CompareArguments) -> schemas.StartAnswer:
     spec = comparison_spec(
-        arguments.spec,
+        _resolve_spec(arguments.spec),
         arguments.sets,
         vary=arguments.vary,
         all_pairs=arguments.all_pairs,
@@ -175,9 +186,42 @@ def _build_budget(session: Session) -> schemas.BudgetAnswer:
 
 
 def _load_spec(arguments: schemas.SpecArguments) -> StudySpec:
-    if isinstance(arguments.spec, str):
-        return load_spec(arguments.spec, arguments.set)
-    return StudySpec.parse(arguments.spec, source="the study spec").with_overrides(arguments.set)
+    spec = _resolve_spec(arguments.spec)
+    if isinstance(spec, str):
+        return load_spec(spec, arguments.set)
+    return StudySpec.parse(spec, source="the study spec").with_overrides(arguments.set)
+
+
+def _resolve_spec(spec: str | dict[str, Any]) -> str | dict[str, Any]:
+    """Return a spec, or its name or path, which a client may read: below its folder, and a study spec.
+
+    Raises:
+        UsageError: It is another file; the message has nothing of its content.
+    """
+    if isinstance(spec, dict) or spec in bundled_specs():
+        return spec
+    folder = Path.cwd().resolve()
+    try:
+        path = (folder / spec).resolve()
+        is_file = path.is_file()
+    except (OSError, ValueError, RuntimeError):
+        # too long for a path, or no path at all
+        path, is_file = folder, False
+    remedy = "Give a YAML file below it, the name of a bundled spec, or the spec as an object."
+    if not path.is_relative_to(folder):
+        raise UsageError(f"spec: {spec} is not below {folder}, where this server was started. {remedy}")
+    if not is_file:
+        find_spec(spec)  # raises what is wrong with the name, unless it is a pipe or a device
+    try:
+        is_spec = path.suffix in SUFFIXES and "study" in yaml_source.read(path).data
+    except SpecError:
+        is_spec = False
+    if not is_spec:
+        raise UsageError(
+            f"spec: {spec} is not a study spec in YAML, with a section study:. {remedy} A person sees its "
+            f"faults by: tempopt check {shlex.quote(spec)}"
+        )
+    return spec
 
 
 @tool(
