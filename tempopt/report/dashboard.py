@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -68,6 +69,7 @@ class Dashboard:
         self._storage = open_storage(url, self._store.url)
         self._server = _listen(port, _local_only(wsgi(self._storage)))
         self.url = f"http://{HOST}:{self._server.server_port}"
+        self._messages: set[str] = set()
         self._is_closed = threading.Event()
         self._publisher = threading.Thread(target=self._publish_all, name="tempopt-notes", daemon=True)
 
@@ -91,20 +93,26 @@ class Dashboard:
         self._server.shutdown()
 
     def _publish_all(self) -> None:
-        messages: set[str] = set()
         while not self._is_closed.is_set():
-            try:
+            summaries: list[StudySummary] = []
+            with self._noting_errors():
                 summaries = self._store.list_studies()
-                for summary in sorted(summaries, key=lambda summary: summary.study.name != self._name):
-                    if not self._is_closed.is_set():
+            for summary in sorted(summaries, key=lambda summary: summary.study.name != self._name):
+                if not self._is_closed.is_set():
+                    with self._noting_errors():
                         publish(self._store, self._storage, summary)
-            except Exception as error:
-                # the dashboard stays useful without the newest plots
-                message = f"The notes and plots could not be written: {error}"
-                if message not in messages:
-                    messages.add(message)
-                    self._note(message)
             self._is_closed.wait(_PAUSE_SECONDS)
+
+    @contextmanager
+    def _noting_errors(self) -> Iterator[None]:
+        """Note an error once: the dashboard stays useful without the newest plots of a study."""
+        try:
+            yield
+        except Exception as error:
+            message = f"The notes and plots could not be written: {error}"
+            if message not in self._messages:
+                self._messages.add(message)
+                self._note(message)
 
 
 def open_storage(url: str, driver_url: str) -> RDBStorage:

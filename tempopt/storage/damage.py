@@ -54,7 +54,8 @@ def first_fault(error: ValidationError) -> str:
     """Return where and why data are invalid, of the first fault, without the data."""
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     location = ".".join(str(part)[:60] for part in fault["loc"])
-    return f"{location}: {fault['msg']}" if location else fault["msg"]
+    reason = fault["msg"].removeprefix("Value error, ").rstrip(".")
+    return f"{location}: {reason}" if location else reason
 
 
 def read_rows(kind: type[T], rows: Iterable[Row[Any]], title: str) -> list[T]:

@@ -130,3 +130,24 @@ def test_a_damaged_value_keeps_no_study_from_being_read(
     shutil.copy(undisturbed_fake.folder / path, path)
     add_rows(path)
     read_all(spoil_row(path, seed), capsys)
+
+
+def test_a_line_says_what_is_left_out(
+    undisturbed_fake: EndedStudy, toy_folder: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path("tempopt.db")
+    shutil.copy(undisturbed_fake.folder / path, path)
+    add_rows(path)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE tempopt_attention_map SET maps = '{\"moments\": 1}'")
+        connection.execute("UPDATE tempopt_ticket SET parameters = '[' WHERE kind = 'search' AND number = 1")
+    texts = {}
+    for command in COMMANDS:
+        assert main([*command]) == 0
+        texts[command] = capsys.readouterr().out
+    line = "search-1 counts as failed: its row is damaged in the database: parameters"
+    assert line in texts["show", "toy"] and line in texts["show", "toy", "--full"]
+    assert line in Path("toy.html").read_text()
+    data = json.loads(texts["show", "toy", "--json"])
+    assert [finding["kind"] for finding in data["findings"]].count("damaged") == 1
+    assert data["trials"]["failed"] == 1 and data["heads"] is None

@@ -423,8 +423,10 @@ def test_every_finite_measurement_comes_back_bit_for_bit(
     assert [m.value.hex() for m in read] == [float(v).hex() for v in values]
 
 
+# what the values of a spec may be
 SCALARS = st.one_of(
-    st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False), st.text(alphabet=st.characters())
+    st.integers(1 - 2**63, 2**63 - 1),
+    *(st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False), st.text()),
 )
 PARAMETERS = st.dictionaries(st.text(min_size=1), SCALARS | st.lists(SCALARS, max_size=3), max_size=6)
 

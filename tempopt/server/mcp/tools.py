@@ -203,12 +203,14 @@ def _resolve_spec(spec: str | dict[str, Any]) -> str | dict[str, Any]:
     folder = Path.cwd().resolve()
     try:
         path = (folder / spec).resolve()
+        is_file = path.is_file()
     except (OSError, ValueError, RuntimeError):
-        path = folder.parent
+        # too long for a path, or no path at all
+        path, is_file = folder, False
     remedy = "Give a YAML file below it, the name of a bundled spec, or the spec as an object."
     if not path.is_relative_to(folder):
         raise UsageError(f"spec: {spec} is not below {folder}, where this server was started. {remedy}")
-    if not path.is_file():
+    if not is_file:
         find_spec(spec)  # raises what is wrong with the name, unless it is a pipe or a device
     try:
         is_spec = path.suffix in SUFFIXES and "study" in yaml_source.read(path).data
