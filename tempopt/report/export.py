@@ -240,11 +240,12 @@ def _checkpoint_notes(export: _Export) -> list[str]:
     if parts := [name for name in names if inference_params[name] != NEUTRAL[name]]:
         return [
             f"Weights cannot hold {' and '.join(parts)}, so checkpoints have the temperature beside them:",
-            "load them with tempopt.load_checkpoint(model, path).",
+            "load them with tempopt.load_checkpoint(model, path, example=lambda: model(batch)).",
         ]
     if not export.has_values:
         return [
-            "Checkpoints have the temperature in their weights: they load in a process without tempopt, too."
+            "Checkpoints have the temperature in their weights and load without tempopt, if no warning says "
+            "that it is beside them."
         ]
     return [
         f"Checkpoints have attention's temperature in their weights. A Python number that {VALUE} sets is "

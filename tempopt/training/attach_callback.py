@@ -135,7 +135,7 @@ class AttachCallback(TemperatureCallback):
         if stage == "fit" and self._beside:
             rank_zero_warn(
                 "The checkpoints of this training hold its temperatures beside the weights. Load them with "
-                f"tempopt.load_checkpoint(model, path). {self._beside}"
+                f"tempopt.load_checkpoint(model, path, example=lambda: model(batch)). {self._beside}"
             )
 
     def on_train_batch_start(

@@ -483,14 +483,14 @@ class OtherGate(nn.Module):
         self.router, self.key = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        made = self.router(x)
+        output = self.router(x)
         if self.form == "values beside":
-            logits, values = made.chunk(2, -1)
+            logits, values = output.chunk(2, -1)
             return logits.softmax(-1) * values
         forms = {
-            "norm": lambda: made / (made.square().mean(-1, keepdim=True) + 1e-6).sqrt(),
-            "square": lambda: -made.square(),
-            "two maps": lambda: (made * self.key(x)).unflatten(-1, (4, -1)).sum(-1),
+            "norm": lambda: output / (output.square().mean(-1, keepdim=True) + 1e-6).sqrt(),
+            "square": lambda: -output.square(),
+            "two maps": lambda: (output * self.key(x)).unflatten(-1, (4, -1)).sum(-1),
         }
         return forms[self.form]().softmax(-1)
 

@@ -327,7 +327,7 @@ def test_what_weights_cannot_hold_is_said_and_the_callbacks_of_the_study_stay(be
     result = best_of(sections, {"temperature_init": 2.0, "length_scaling": "log_n", "n0": 16.0})
     for text in (to_yaml(result), to_python(result)):
         assert "# Weights cannot hold length_scaling, so checkpoints have the temperature beside them" in text
-        assert "# load them with tempopt.load_checkpoint(model, path)." in text
+        assert "# load them with tempopt.load_checkpoint(model, path, example=" in text
     callbacks = yaml.safe_load(to_yaml(result))["trainer"]["callbacks"]
     assert callbacks[0] == callback and callbacks[1]["init_args"]["layers"] == ["a.*"]
     assert result.spec.trainer["callbacks"] == callback

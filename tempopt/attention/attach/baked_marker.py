@@ -128,8 +128,8 @@ def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(state_dict, Mapping) and BESIDE in state_dict:
             raise AttachError(
                 "These weights were trained with temperatures that are not in them, so without tempopt the "
-                "model would be at temperature 1. Load them with tempopt.load_checkpoint(model, "
-                "path), which attaches the temperatures."
+                "model would be at temperature 1. Load them with tempopt.load_checkpoint(model, path, "
+                "example=lambda: model(batch)), which attaches the temperatures."
             )
         if any(_is_tempered(self, name) for name in marked_temperatures(state_dict)):
             raise AttachError(

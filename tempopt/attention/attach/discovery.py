@@ -209,7 +209,8 @@ def _create_refusal(
         f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
         "scaled_dot_product_attention, nor a softmax (torch.softmax) whose input is made by a matrix product "
         f"and whose output goes into one.{opaque} Give an example that attends, as in attach(model, "
-        f"parameters, example=lambda: model(batch)), or {AS_TEMPERED_MODULE}."
+        f"parameters, example=lambda: model(batch)), or {AS_TEMPERED_MODULE} or divides its logits by "
+        "self.temperature(NAME) (register_temperature)."
     )
 
 

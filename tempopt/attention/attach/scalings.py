@@ -29,7 +29,8 @@ TemperatureChoice = Literal["final", "current"] | Sequence[float]
 
 AT_LOAD = (
     "Keep the temperature beside the weights: save checkpoints with tempopt.AttachCallback and load them "
-    "with tempopt.load_checkpoint(model, path), or attach it to the model once its weights are loaded."
+    "with tempopt.load_checkpoint(model, path, example=lambda: model(batch)), or attach it to the model once "
+    "its weights are loaded."
 )
 # A temperature by which the outputs are compared.
 _PROBE = 3.0

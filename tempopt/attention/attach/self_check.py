@@ -210,7 +210,8 @@ class _Test:
 
     def softmax_inputs(self, factor: float, layer: int = 0) -> list[Tensor]:
         """Return the inputs of softmaxes of a forward in which the logits of one layer have a factor."""
-        with SoftmaxInputs() as mode:
+        mode = SoftmaxInputs()
+        with mode:
             self.observe({layer: 1.0 / factor})
         return mode.inputs
 
