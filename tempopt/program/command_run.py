@@ -71,11 +71,10 @@ class CommandRun(ProgramRun):
                     f"{program} is not executable. Run chmod +x {program}, or give its interpreter first."
                 )
             raise SpecError(f"program.command: {reason}")
-        for option, word in itertools.pairwise(self._words):
-            # a file behind an option may be one that the program writes
-            is_script = Path(word).suffix.lower() in SCRIPT_SUFFIXES and not option.startswith("-")
-            if is_script and not Path(word).exists():
-                raise SpecError(f"program.command: there is no file {word} in {Path.cwd()}.")
+        # later words may be files that are written, or that are inside of a container
+        script = Path("".join(self._words[1:2]))
+        if script.suffix.lower() in SCRIPT_SUFFIXES and not script.exists():
+            raise SpecError(f"program.command: there is no file {script} in {Path.cwd()}.")
         has_seed = SEED in self._command.placeholders
         if not has_seed and not any(b"current_run" in path.read_bytes() for path in self.source_files()):
             raise SpecError(
