@@ -87,9 +87,8 @@ class CommandRun(ProgramRun):
     def source_files(self) -> Iterator[Path]:
         """Yield the scripts and settings that the command names, also behind -m and for a shell."""
         # without the values of placeholders, since all runs of a study have the same code
-        words = [*self._command.variables.values(), *self._command.words]
-        words += [part for word in words for part in _BETWEEN_PATHS.split(word)]
-        for option, word in itertools.pairwise(["", *words]):
+        text = " ".join(["", *self._command.variables.values(), *self._command.words])
+        for option, word in itertools.pairwise(_BETWEEN_PATHS.split(text)):
             names = [word]
             if option == "-m":
                 names += [f"{word.replace('.', '/')}{ending}" for ending in (".py", "/__main__.py")]
