@@ -76,7 +76,7 @@ def spec_of_function(
         )
     study_name = name or getattr(function, "__name__", "function").strip("_<>")
     study = {"name": study_name, "metric": metric, "direction": direction}
-    return {"study": study, "program": {"function": function}, "search": dict(space)}
+    return {"study": study, "program": {"function": function}, "search": space}
 
 
 def with_paths(spec: Spec) -> Spec:

@@ -48,7 +48,9 @@ def compare(arguments: argparse.Namespace) -> int:
     advice = contextlib.nullcontext() if is_command else advise_check(arguments.spec, arguments.set)
     with advice:
         options = _request_options(CompareRequest, arguments) | {
-            "vary": parse_vary(arguments.vary, of_program=has_section(arguments.spec, "program")),
+            "vary": parse_vary(
+                arguments.vary, of_program=bool(arguments.vary) and has_section(arguments.spec, "program")
+            ),
             "overrides": arguments.set,
             "max_runs": arguments.max_runs or MAX_COMPARISON_RUNS,
         }

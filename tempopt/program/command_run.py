@@ -71,11 +71,10 @@ class CommandRun(ProgramRun):
                     f"{program} is not executable. Run chmod +x {program}, or give its interpreter first."
                 )
             raise SpecError(f"program.command: {reason}")
-        for option, word in itertools.pairwise(self._words):
-            # a file behind an option may be one that the program writes
-            is_script = Path(word).suffix.lower() in SCRIPT_SUFFIXES and not option.startswith("-")
-            if is_script and not Path(word).exists():
-                raise SpecError(f"program.command: there is no file {word} in {Path.cwd()}.")
+        # later words may be files that are written, or that are inside of a container
+        script = Path("".join(self._words[1:2]))
+        if script.suffix.lower() in SCRIPT_SUFFIXES and not script.exists():
+            raise SpecError(f"program.command: there is no file {script} in {Path.cwd()}.")
         has_seed = SEED in self._command.placeholders
         if not has_seed and not any(b"current_run" in path.read_bytes() for path in self.source_files()):
             raise SpecError(
@@ -88,9 +87,8 @@ class CommandRun(ProgramRun):
     def source_files(self) -> Iterator[Path]:
         """Yield the scripts and settings that the command names, also behind -m and for a shell."""
         # without the values of placeholders, since all runs of a study have the same code
-        words = [*self._command.variables.values(), *self._command.words]
-        words += [part for word in words for part in _BETWEEN_PATHS.split(word)]
-        for option, word in itertools.pairwise(["", *words]):
+        text = " ".join(["", *self._command.variables.values(), *self._command.words])
+        for option, word in itertools.pairwise(_BETWEEN_PATHS.split(text)):
             names = [word]
             if option == "-m":
                 names += [f"{word.replace('.', '/')}{ending}" for ending in (".py", "/__main__.py")]
