@@ -7,15 +7,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities import CombinedLoader as LightningCombinedLoader
+
+from tempopt.training.lightning_package import CombinedLoader
 
 
 def first_batch(loaders: Any) -> Any:
-    """Return the first batch of dataloaders; of several dataloaders that of the first."""
-    if isinstance(loaders, dict):
-        loaders = next(iter(loaders.values()))
-    elif isinstance(loaders, list | tuple):
-        loaders = loaders[0]
-    return next(iter(loaders))
+    """Return the first batch of training dataloaders, as a training step gets it from several of them."""
+    if not isinstance(loaders, CombinedLoader):
+        loaders = LightningCombinedLoader(loaders, "max_size_cycle")
+    batch, _, _ = next(iter(loaders))
+    return batch
 
 
 @contextlib.contextmanager
