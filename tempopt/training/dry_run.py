@@ -40,6 +40,7 @@ from tempopt.temperature import (
     make_constant,
     to_neutral,
 )
+from tempopt.training.attribute_state import preserve_attributes
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
 from tempopt.training.example_step import first_batch, silence_logging
@@ -472,7 +473,7 @@ def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")
-        with silence_logging(run.module), _collect_losses(run) as losses:
+        with preserve_attributes(run.module), silence_logging(run.module), _collect_losses(run) as losses:
             loss: Any = run.module.training_step(batch, 0)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
