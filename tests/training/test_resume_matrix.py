@@ -82,7 +82,10 @@ CASES: dict[str, dict[str, Any]] = {
         "module": "resume_modules.CarryingNet",
         "init": {"storage": "temporary"},
     },
-    "hidden state in an attribute": {"module": "resume_modules.CarryingNet", "init": {"storage": "attribute"}},
+    "hidden state in an attribute": {
+        "module": "resume_modules.CarryingNet",
+        "init": {"storage": "attribute"},
+    },
     "torch.Generator of the module": {"module": "resume_modules.NoisyNet"},
     "NumPy generator of the module": {"module": "resume_modules.NoisyNet", "init": {"kind": "numpy"}},
     "metrics that are reset when training begins": {"module": "resume_modules.TemplateNet"},
