@@ -117,7 +117,14 @@ def request_for(monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRequest]:
         return RunRequest(program=program, **{**request_defaults, **fields})
 
     yield make
-    for name in ("toy_modules", "learned_modules", "hugging_modules", "unusual_modules", "argument_forms"):
+    for name in (
+        "toy_modules",
+        "learned_modules",
+        "hugging_modules",
+        "unusual_modules",
+        "resume_modules",
+        "argument_forms",
+    ):
         sys.modules.pop(name, None)
     # or the next test would get classes whose module is gone
     build._cached_factory.cache_clear()

@@ -285,7 +285,7 @@ class EvaluationAbortedError(Exception):
 
 def stop_training(trainer: L.Trainer) -> None:
     """End the training after this batch, regardless of the minimal length in its Trainer."""
-    trainer.should_stop = True
+    internals.end_at_once(trainer)
     trainer.fit_loop.min_epochs = 0
     trainer.fit_loop.epoch_loop.min_steps = None
     # Lightning would validate once more after a stop, without use.
@@ -324,7 +324,8 @@ class ReportCallback(LightningCheckpoint):
     ) -> None:
         self._metric = metric
         self._sum_weights = sum_weights
-        self._earlier_metrics: dict[str, Tensor] | None = None
+        self._earlier_metrics: dict[str, Tensor] = {}
+        self._validation_names: set[str] = set()
         self.validated_weights: list[float] | None = None
         self._report = on_report
         self._beat = on_heartbeat
@@ -332,13 +333,6 @@ class ReportCallback(LightningCheckpoint):
         self.reports: list[list[float]] = []
         self.metrics: dict[str, float] = {}
         self.diverged_at: int | None = None
-
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        if self._earlier_metrics is None:
-            # what a checkpoint brought was logged before it
-            self._earlier_metrics = dict(trainer.callback_metrics)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -350,6 +344,9 @@ class ReportCallback(LightningCheckpoint):
         elif self._stop_signals.stop:
             stop_training(trainer)
         self._beat(current_step(trainer))
+
+    def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._earlier_metrics = dict(trainer.callback_metrics)
 
     def on_validation_batch_start(
         self,
@@ -382,14 +379,18 @@ class ReportCallback(LightningCheckpoint):
         if trainer.state.fn != "fit" or trainer.sanity_checking or self.diverged_at is not None:
             return
         # Lightning keeps the metrics of earlier validations; those logged in this one are new tensors
-        earlier_metrics = self._earlier_metrics or {}
-        self._earlier_metrics = dict(trainer.callback_metrics)
+        logged_names = {
+            name
+            for name, tensor in trainer.callback_metrics.items()
+            if tensor is not self._earlier_metrics.get(name)
+        }
+        self._validation_names |= logged_names
         metrics = {
             name: float(tensor)
-            for name, tensor in self._earlier_metrics.items()
-            if tensor is not earlier_metrics.get(name)
+            for name, tensor in trainer.callback_metrics.items()
+            if name in logged_names or name not in self._validation_names
         }
-        value = metrics.get(self._metric)
+        value = metrics[self._metric] if self._metric in logged_names else None
         if self._stop_signals.exchange(diverged=value is not None and not is_finite(value)):
             self.diverged_at = current_step(trainer)
             stop_training(trainer)
@@ -412,11 +413,13 @@ class ReportCallback(LightningCheckpoint):
         self._report(step, value, metrics)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"reports": self.reports, "metrics": self.metrics}
+        names = sorted(self._validation_names)
+        return {"reports": self.reports, "metrics": self.metrics, "validation_names": names}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.reports = [list(report) for report in state_dict["reports"]]
         self.metrics = dict(state_dict["metrics"])
+        self._validation_names = set(state_dict["validation_names"])
 
 
 def of_a_single_loader(metrics: dict[str, float], names: Sequence[str]) -> dict[str, float]:

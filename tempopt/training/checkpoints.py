@@ -18,9 +18,11 @@ from typing import Any
 import lightning as L
 import torch
 from fsspec.implementations.local import LocalFileSystem
+from torch.utils._pytree import tree_map
 
 from tempopt.storage.checkpoints import open_filesystem
 from tempopt.training import lightning_internals as internals
+from tempopt.training.attribute_state import AttributeState
 from tempopt.training.callbacks import stop_training
 from tempopt.training.lightning_package import LightningCheckpoint
 from tempopt.training.messages import CheckpointRef, RunRequest
@@ -283,8 +285,10 @@ class CheckpointCallback(LightningCheckpoint):
         self._validated = False
         self._loaded: dict[str, Any] = {}
         self._modes: ModuleModes | None = None
+        self._attributes: AttributeState | None = None
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        internals.on_train_begun(trainer, lambda: self._restore_attributes(trainer, pl_module))
         if self._loaded:
             # groups that training has added are not those that the optimizers were made with
             regroup_parameters(pl_module, trainer.optimizers, self._loaded["optimized"])
@@ -357,17 +361,18 @@ class CheckpointCallback(LightningCheckpoint):
             "modes": (self._modes or ModuleModes.of(pl_module)).as_dict(),
             "optimized": optimized_names(pl_module, trainer.optimizers),
         }
+        assert self._attributes is not None
+        rank_state: dict[str, Any] = {
+            "attributes": self._attributes.changes(),
+            "means": internals.training_means(trainer),
+        }
         if not pl_module.automatic_optimization:
             # only the module knows whether it accumulates, and whether each rank does so separately
             named_parameters = pl_module.named_parameters()
-            gradients = {
-                name: parameter.grad.cpu()
-                for name, parameter in named_parameters
-                if parameter.grad is not None
+            rank_state["gradients"] = {
+                name: parameter.grad for name, parameter in named_parameters if parameter.grad is not None
             }
-            state["gradients"], *other_gradients = self._ranks.all_gather(gradients)
-            if not all(_same(rank_gradients, state["gradients"]) for rank_gradients in other_gradients):
-                state["others"] = other_gradients
+        state["ranks"] = self._ranks.all_gather(tree_map(_to_cpu, rank_state))
         checkpoint[_STATE] = state
 
     def on_load_checkpoint(
@@ -388,17 +393,24 @@ class CheckpointCallback(LightningCheckpoint):
         internals.restore_metrics(trainer, metrics)
         trainer.should_stop = state["should_stop"]
         parameters: dict[str, torch.nn.Parameter] = dict(pl_module.named_parameters())
-        gradients = state.get("gradients", {})
-        if self._ranks.rank and "others" in state:
-            gradients = state["others"][self._ranks.rank - 1]
-        for name, gradient in gradients.items():
+        self._loaded = state["ranks"][self._ranks.rank]
+        for name, gradient in self._loaded.get("gradients", {}).items():
             parameters[name].grad = gradient.to(parameters[name].device)
 
+    def _restore_attributes(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Restore what hooks at the beginning of a training may set anew."""
+        if self.checkpoints is None:
+            return
+        callbacks: list[L.Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        self._attributes = AttributeState(module, callbacks)
+        state, self._loaded = self._loaded, {}
+        if state:
+            self._attributes.write(state["attributes"], trainer.strategy.root_device)
+            internals.restore_training_means(trainer, state["means"])
 
-def _same(gradients: dict[str, torch.Tensor], other_gradients: dict[str, torch.Tensor]) -> bool:
-    return gradients.keys() == other_gradients.keys() and all(
-        torch.equal(gradients[name], other_gradients[name]) for name in gradients
-    )
+
+def _to_cpu(leaf: Any) -> Any:
+    return leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _ends(trainer: L.Trainer) -> bool:

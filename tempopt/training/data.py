@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from tempopt.errors import SpecError
 from tempopt.seeds import derive
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.lightning_package import LightningDataModule
+from tempopt.training.lightning_package import CombinedLoader, LightningDataModule
 from tempopt.training.ranks import ALONE, Ranks
 
 
@@ -259,7 +259,7 @@ def _prepare_loaders(loaders: Any, *, pin: bool) -> Any:
         loaders: A loader, or several in lists and dictionaries.
         pin: Whether loaders of map-style datasets return batches in pinned memory.
     """
-    for loader in tree_leaves(loaders):
+    for loader in _leaves(loaders):
         if isinstance(loader, DataLoader) and loader.num_workers:
             loader.worker_init_fn = functools.partial(_init_worker, loader.worker_init_fn)
         stream = not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset)
@@ -269,6 +269,9 @@ def _prepare_loaders(loaders: Any, *, pin: bool) -> Any:
 
 
 def _seed(loaders: Any, seed: int, ranks: Ranks) -> Any:
+    if isinstance(loaders, CombinedLoader):
+        loaders.flattened = _seed(loaders.flattened, seed, ranks)
+        return loaders
     # each loader gets its own seed: two loaders of the same data must not have the same order
     if isinstance(loaders, dict):
         return {name: _seed(loader, derive(seed, str(name)), ranks) for name, loader in loaders.items()}
@@ -286,7 +289,11 @@ def _seed(loaders: Any, seed: int, ranks: Ranks) -> Any:
 
 
 def _resumable(loaders: Any) -> bool:
-    return all(callable(getattr(loader, "state_dict", None)) for loader in tree_leaves(loaders))
+    return all(callable(getattr(loader, "state_dict", None)) for loader in _leaves(loaders))
+
+
+def _leaves(loaders: Any) -> list[Any]:
+    return loaders.flattened if isinstance(loaders, CombinedLoader) else tree_leaves(loaders)
 
 
 def _wrap(
@@ -336,7 +343,7 @@ def seed_data(
 
     def train(loaders: Any) -> Any:
         seeded_loaders = _seed(prepare(loaders), seed, ranks)
-        if ranks.size > 1 and not all(isinstance(leaf, SeededLoader) for leaf in tree_leaves(seeded_loaders)):
+        if ranks.size > 1 and not all(isinstance(leaf, SeededLoader) for leaf in _leaves(seeded_loaders)):
             on_not_divided()
         if not _resumable(seeded_loaders):
             warnings.warn(

@@ -11,16 +11,19 @@ from unittest import mock
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import CombinedLoader as LightningCombinedLoader
 from torch import Tensor, nn
+
+from tempopt.training.attribute_state import preserve_attributes
+from tempopt.training.lightning_package import CombinedLoader
 
 
 def first_batch(loaders: Any) -> Any:
-    """Return the first batch of dataloaders; of several dataloaders that of the first."""
-    if isinstance(loaders, dict):
-        loaders = next(iter(loaders.values()))
-    elif isinstance(loaders, list | tuple):
-        loaders = loaders[0]
-    return next(iter(loaders))
+    """Return the first batch of training dataloaders, as a training step gets it from several of them."""
+    if not isinstance(loaders, CombinedLoader):
+        loaders = LightningCombinedLoader(loaders, "max_size_cycle")
+    batch, _, _ = next(iter(loaders))
+    return batch
 
 
 @contextlib.contextmanager
@@ -36,25 +39,21 @@ def silence_logging(module: L.LightningModule) -> Iterator[None]:
             del module.__dict__[name]
 
 
-def step_state(module: nn.Module) -> list[Tensor]:
-    """Return what a training step may change by itself: buffers, and averages of the trained weights.
+@contextlib.contextmanager
+def preserve_step_state(module: nn.Module) -> Iterator[None]:
+    """Put back what a training step changes by itself: attributes, buffers and averages of trained weights.
 
     Averages, as of a momentum encoder, are parameters without gradients that have the shape of a trained one.
     """
     shapes = {parameter.shape for parameter in module.parameters() if parameter.requires_grad}
     averages = [p for p in module.parameters() if not p.requires_grad and p.shape in shapes]
-    return [*module.buffers(), *averages]
-
-
-@contextlib.contextmanager
-def preserve_step_state(state: list[Tensor]) -> Iterator[None]:
-    """Put back what a training step changes of its state."""
-    saved_values = [tensor.detach().clone() for tensor in state]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, value in zip(state, saved_values, strict=True):
+    tensors = [*module.buffers(), *averages]
+    saved_values = [tensor.detach().clone() for tensor in tensors]
+    with preserve_attributes(module):
+        try:
+            yield
+        finally:
+            for tensor, value in zip(tensors, saved_values, strict=True):
                 if not torch.equal(tensor, value):
                     # not to the tensor itself, which could not be differentiated any more
                     tensor.data.copy_(value)
@@ -67,7 +66,6 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         module: The module, on its present device.
         datamodule: The data, which are set up for it; None if the module has its own loaders.
     """
-    state = step_state(module)
 
     @functools.cache
     def batch() -> Any:
@@ -78,7 +76,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module), preserve_step_state(state):
+        with silence_logging(module), preserve_step_state(module):
             return _step(module, batch())
 
     return forward
@@ -94,12 +92,10 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
         module: What it trains.
         batch: A batch on the module's device.
     """
-    state = step_state(module)
-
     def forward() -> Any:
         with (
             silence_logging(module),
-            preserve_step_state(state),
+            preserve_step_state(module),
             _collect_losses(trainer, module) as losses,
             trainer.precision_plugin.train_step_context(),
         ):

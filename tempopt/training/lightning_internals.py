@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import StochasticWeightAveraging
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor
@@ -19,6 +20,10 @@ from torchmetrics import Metric
 from tempopt.training.lightning_package import in_either_package
 
 _WEIGHT_AVERAGING = in_either_package(StochasticWeightAveraging)
+_LOG_ARGUMENTS = (
+    *("fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "enable_graph", "add_dataloader_idx"),
+    "metric_attribute",
+)
 TESTED_VERSIONS = ("2.6",)
 """Minor versions of Lightning that these were tested with."""
 
@@ -90,6 +95,63 @@ def on_batch_over(
         post_hook()
 
     loop.on_advance_end = on_advance_end  # type: ignore[method-assign]
+
+
+def on_train_begun(trainer: L.Trainer, hook: Callable[[], None]) -> None:
+    """Register a function that is called behind all hooks ``on_train_start``, the module's included."""
+    strategy = trainer.strategy
+    original_hook = strategy.on_train_start
+
+    def on_train_start() -> None:
+        original_hook()
+        hook()
+
+    strategy.on_train_start = on_train_start  # type: ignore[method-assign]
+
+
+def training_means(trainer: L.Trainer) -> list[dict[str, Any]]:
+    """Return what has been logged in this epoch's training so far, for its end."""
+    results = trainer.fit_loop.epoch_loop._results
+    return [
+        {
+            "arguments": {
+                **{name: getattr(result.meta, name) for name in _LOG_ARGUMENTS},
+                "reduce_fx": result.meta.reduce_fx.__name__,
+                "sync_dist": result.meta.sync.should,
+                "rank_zero_only": result.meta.sync.rank_zero_only,
+            },
+            "state": result.metric_state if result.is_tensor else {},
+            "num_updates": result.update_count,
+        }
+        for result in results.values()
+        if result.meta.on_epoch and not result.has_reset
+    ]
+
+
+def restore_training_means(trainer: L.Trainer, means: list[dict[str, Any]]) -> None:
+    """Restore what :func:`training_means` has returned."""
+    module, results = trainer.lightning_module, trainer.fit_loop.epoch_loop._results
+    for mean in means:
+        arguments = dict(mean["arguments"])
+        attribute = arguments["metric_attribute"]
+        value = torch.zeros(()) if attribute is None else module.get_submodule(attribute)
+        results.log(**arguments, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
+        result = results[f"{arguments['fx']}.{arguments['name']}"]
+        for name, tensor in mean["state"].items():
+            setattr(result, name, tensor.to(trainer.strategy.root_device))
+        result._update_count = mean["num_updates"]
+        # what is logged in the first batch of an epoch begins anew
+        trainer._logger_connector._first_loop_iter = False
+
+
+def end_at_once(trainer: L.Trainer) -> None:
+    """Have a training that ends within an epoch call no hook for the end of an epoch or of training.
+
+    These may need what a whole epoch logs.
+    """
+    trainer.should_stop = True
+    trainer.fit_loop.on_advance_end = lambda: None  # type: ignore[method-assign]
+    trainer.fit_loop.on_run_end = lambda: None  # type: ignore[method-assign]
 
 
 def restore_metrics(trainer: L.Trainer, metrics: Mapping[str, Tensor]) -> None:

@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import model_helpers
 __all__ = [
     "CSVLogger",
     "ClusterEnvironment",
+    "CombinedLoader",
     "DoublePrecision",
     "LightningCallback",
     "LightningCheckpoint",
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
     from lightning.pytorch.plugins import DoublePrecision, MixedPrecision
+    from lightning.pytorch.utilities import CombinedLoader
 else:
     # for isinstance and issubclass alone
     ClusterEnvironment = _EitherPackage("ClusterEnvironment", (), {})
@@ -69,6 +71,7 @@ else:
     TensorBoardLogger = _EitherPackage("TensorBoardLogger", (), {})
     WandbLogger = _EitherPackage("WandbLogger", (), {})
     DoublePrecision = _EitherPackage("DoublePrecision", (), {})
+    CombinedLoader = _EitherPackage("CombinedLoader", (), {})
     MixedPrecision = _EitherPackage("MixedPrecision", (), {})
 
 

@@ -14,10 +14,12 @@ from tempopt.errors import SpecError
 from tempopt.training.messages import Evaluation
 from tempopt.training.run import LightningRun
 
-_TEMPERATURES = (16.0, 1.0, 1 / 16.0)
+_TEMPERATURES = (16.0, 1.0, 1 / 16.0, 16.0)
 # in root mean squares; a metric that counts answers may stay under a small change
 _NOISE_SCALES = (1.0, 10.0, 100.0)
 _ROUNDING_TOLERANCE = 1e-7
+# GPUs may add in another order
+_REPEATED_TOLERANCE = 1e-3
 _VALIDATE = Evaluation(name="validate", on="validate")
 
 
@@ -32,7 +34,7 @@ def require_metric_depends(run: LightningRun, attended_layers: set[int]) -> None
         attended_layers: A set to which a TemperedModule adds the layers that attend.
 
     Raises:
-        SpecError: It is.
+        SpecError: It is, or it depends on earlier validations.
     """
     if not run.tempered.layers or run.request.program.compared:
         return
@@ -43,13 +45,15 @@ def require_metric_depends(run: LightningRun, attended_layers: set[int]) -> None
     for temperature in _TEMPERATURES:
         plan = {"temperature_init": temperature}
         values.append(run.evaluate(dataclasses.replace(_VALIDATE, temperature=plan))[metric])
+    _require_repeated(metric, values[0], values[-1])
     if not _are_same(values) or attended_layers or _changes_with_outputs(run, values[1]):
         return
     raise SpecError(
         f'study.metric: "{metric}" does not change with the temperature of any layer: the same weights have '
         f"{values[0]:.6g} at the temperatures 16, 1 and 1/16. Validation runs other modules than "
         f"{', '.join(run.tempered.layers[:3])}, as an average of weights does that the module keeps in a "
-        "copy. Validate with the modules that are trained; for an average of weights give "
+        "copy, or the metric is the best of all validations so far. Validate with the modules that are "
+        "trained, and give the metric of one validation; for an average of weights give "
         "lightning.pytorch.callbacks.EMAWeightAveraging under trainer.callbacks in place of the copy."
     )
 
@@ -69,8 +73,20 @@ def _changes_with_outputs(run: LightningRun, plain_value: float) -> bool:
             for hook in hooks:
                 hook.remove()
         if not _are_same([plain_value, value]):
+            metric = run.request.program.metric
+            _require_repeated(metric, plain_value, run.evaluate(evaluation)[metric])
             return True
     return False
+
+
+def _require_repeated(metric: str, value: float, later_value: float) -> None:
+    """Refuse a metric that validations between two of the same weights have changed."""
+    if not math.isclose(value, later_value, rel_tol=_REPEATED_TOLERANCE):
+        raise SpecError(
+            f'study.metric: "{metric}" is {value:.6g} in one validation and {later_value:.6g} in a later one '
+            "of the same weights at the same temperature: it depends on the validations between them, as "
+            "the best value so far does. Give the metric of one validation."
+        )
 
 
 def _add_noise(scale: float, module: nn.Module, inputs: object, outputs: object) -> object:

@@ -14,13 +14,14 @@ import fractions
 import re
 import sys
 import uuid
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 _VALUE_TYPES = (
@@ -34,6 +35,8 @@ _VALUE_TYPES = (
     uuid.UUID,
 )
 _TYPES = {bool, int, float, str, bytes, list, dict, set, tuple, frozenset, range, slice, defaultdict}
+_SCALARS = {type(None), bool, int, float, complex, str, bytes}
+_CONTAINERS = {list, tuple, set, frozenset, dict, OrderedDict, defaultdict}
 _NUMPY_NAME = re.compile(r"numpy\.(_core|core)\.multiarray\.(scalar|_reconstruct)")
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -46,6 +49,18 @@ def load_as_data(path: Path) -> Any:
     """
     with reading_as_data(path):
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+def is_data(value: Any) -> bool:
+    """Return whether :func:`load_as_data` could read a value; that of a subclass it could not."""
+    if (isinstance(value, tuple) and _is_of_values("", type(value))) or type(value) in _CONTAINERS:
+        items = value if not isinstance(value, dict) else (*value, *value.values())
+        return all(map(is_data, items))
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype != object
+    if isinstance(value, Tensor):
+        return type(value) is Tensor and value.layout is torch.strided and not value.is_quantized
+    return type(value) in _SCALARS or isinstance(value, _VALUE_TYPES)
 
 
 @contextlib.contextmanager

@@ -64,8 +64,10 @@ def find_resume_fault(request: RunRequest, ranks: Ranks, options: dict[str, Any]
                 if is_cuda_oom(error):
                     raise
                 return f"the checkpoint cannot be loaded ({brief(error)})"
-            return _find_data_fault(whole_run.trainer, resumed_run.trainer) or _find_weight_fault(
-                whole_run.module, resumed_run.module
+            return (
+                _find_data_fault(whole_run.trainer, resumed_run.trainer)
+                or _find_weight_fault(whole_run.module, resumed_run.module)
+                or _find_value_fault(whole_run, resumed_run)
             )
         finally:
             whole_run.detach()
@@ -131,6 +133,17 @@ def _find_weight_fault(module: L.LightningModule, resumed_module: L.LightningMod
     return (
         "it ends with other weights than a run that was left alone, since the module or a callback keeps a "
         "state that no checkpoint holds (state_dict of the callback, a buffer of the module)"
+    )
+
+
+def _find_value_fault(run: LightningRun, resumed_run: LightningRun) -> str | None:
+    metric = run.request.program.metric
+    value, resumed_value = run.logged.get(metric), resumed_run.logged.get(metric)
+    if value == resumed_value or run.trainer.strategy.root_device.type != "cpu":
+        return None
+    return (
+        f'it reports {resumed_value} for "{metric}", and a run that was left alone {value}, since the '
+        "module or a callback keeps a state that no checkpoint holds"
     )
 
 

@@ -17,8 +17,8 @@ def weight_sums(module: nn.Module, *, ignored: Collection[Tensor | None] = ()) -
     """
     ignored_ids = {id(tensor) for tensor in ignored}
     sums = [
-        tensor.detach().sum(dtype=torch.float64)
+        (torch.view_as_real(tensor) if tensor.is_complex() else tensor).detach().sum(dtype=torch.float64)
         for tensor in module.state_dict(keep_vars=True).values()
-        if isinstance(tensor, Tensor) and id(tensor) not in ignored_ids and not tensor.is_complex()
+        if isinstance(tensor, Tensor) and id(tensor) not in ignored_ids
     ]
     return torch.stack(sums).tolist() if sums else []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-import pytest
 import torch
 from torch import nn
 
@@ -55,26 +55,32 @@ def assert_same_state(module: nn.Module, other_module: nn.Module) -> None:
 
 
 def check_resume(
-    request: RunRequest, folder: Path, *, die_at: int = 10
+    request: RunRequest, folder: Path, *, die_at: int = 10, interrupted: Listener | None = None
 ) -> tuple[LightningRun, Finished, LightningRun]:
-    """Kill a run, resume it, and require that it ends as one that was left alone.
+    """Interrupt a run, resume it, and require that it ends as one that was left alone.
+
+    Args:
+        request: The run.
+        folder: Where its checkpoints go.
+        die_at: The step that it is killed at.
+        interrupted: A channel that interrupts it otherwise.
 
     Returns:
         The run that was left alone, its result, and the run that was resumed.
     """
     request = dataclasses.replace(request, checkpoints=str(folder))
-    killed_channel, resumed_channel = Listener(die_at=die_at), Listener()
+    channel, resumed_channel = interrupted or Listener(die_at=die_at), Listener()
     reference_run = LightningRun(request, Listener())
     reference_result = reference_run.execute()
-    with pytest.raises(SystemExit):
-        LightningRun(request, killed_channel).execute()
-    resumed_request = dataclasses.replace(request, attempt=2, resume=killed_channel.saved)
+    with contextlib.suppress(SystemExit):
+        assert LightningRun(request, channel).execute().state == "stopped"
+    assert bool(channel.saved) == (request.program.not_resumed is None)
+    resumed_request = dataclasses.replace(request, attempt=2, resume=channel.saved)
     resumed_run = LightningRun(resumed_request, resumed_channel)
     resumed_result = resumed_run.execute()
-    assert [message.step for message in resumed_channel.messages_of(Started)] == [
-        killed_channel.saved[0].step
-    ]
-    for name in ("state", "reports", "measurements", "curves", "maps"):
+    (started,) = resumed_channel.messages_of(Started)
+    assert started.step == (channel.saved[0].step if channel.saved else 0)
+    for name in ("state", "step", "reports", "measurements", "metrics", "curves", "maps"):
         assert getattr(resumed_result, name) == getattr(reference_result, name), name
     assert_same_state(resumed_run.module, reference_run.module)
     return reference_run, reference_result, resumed_run

@@ -45,6 +45,14 @@ def test_a_metric_of_the_tempered_modules_is_taken(word_request: Any, listener: 
     assert dry_run(word_request(module, init=init, trainer=trainer), listener()).state == "complete"
 
 
+@pytest.mark.parametrize("is_worst", [False, True])
+def test_a_metric_of_all_validations_so_far_is_refused(
+    word_request: Any, listener: Any, is_worst: bool
+) -> None:
+    with pytest.raises(SpecError, match=r"study\.metric: .*best.* so far.* metric of one validation"):
+        dry_run(word_request("BestNet", init={"is_worst": is_worst}), listener())
+
+
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_metric_of_one_of_two_validation_loaders_is_that_of_the_test_loader(
     word_request: Any, listener: Any, index: int

@@ -107,6 +107,55 @@ def test_metrics_that_are_put_back_are_those_that_callbacks_read() -> None:
     assert float(trainer.callback_metrics["val_loss"]) == 0.25
 
 
+class MeanModule(BoringModel):
+    """Logs the number of the batch, and records what it logs and which hooks end its training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hooks: list[str] = []
+
+    def on_train_start(self) -> None:
+        self.hooks.append("start")
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        self.log("mean", float(batch_idx), on_step=False, on_epoch=True)
+        return super().training_step(batch, batch_idx)
+
+    def on_train_epoch_end(self) -> None:
+        self.hooks.append("epoch")
+
+    def on_train_end(self) -> None:
+        self.hooks.append("end")
+
+
+def test_a_mean_of_training_goes_on_from_what_was_logged() -> None:
+    means: list[Any] = []
+
+    class Reader(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            means[:] = internals.training_means(trainer)
+
+    options = {"limit_val_batches": 0, "max_epochs": 1}
+    quiet_trainer(Reader(), limit_train_batches=4, **options).fit(MeanModule())
+    module, trainer = MeanModule(), quiet_trainer(limit_train_batches=2, **options)
+    internals.on_train_begun(trainer, lambda: module.hooks.append("begun"))
+    internals.on_train_begun(trainer, lambda: internals.restore_training_means(trainer, means))
+    trainer.fit(module)
+    # 0, 1, 2 and 3, then 0 and 1
+    assert float(trainer.callback_metrics["mean"]) == pytest.approx(7 / 6)
+    assert module.hooks == ["start", "begun", "epoch", "end"]
+
+
+def test_a_training_that_ends_at_once_calls_no_hook_of_an_end() -> None:
+    class Ender(L.Callback):
+        def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+            internals.end_at_once(trainer)
+
+    module, trainer = MeanModule(), quiet_trainer(Ender(), limit_val_batches=0, max_epochs=3)
+    trainer.fit(module)
+    assert (trainer.global_step, module.hooks) == (1, ["start"])
+
+
 def test_a_trainer_that_leaves_the_process_alone_handles_no_signal_and_finds_no_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

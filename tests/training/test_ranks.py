@@ -293,8 +293,9 @@ def test_a_number_that_is_not_finite_on_one_rank_ends_all_as_diverged(
         ("Toy", "ToyData", {"accumulate_grad_batches": 3, "max_steps": 8}),
         ("AccumulatingToy", "ToyData", {"max_steps": 7}),
         ("ScheduledToy", "StreamData", {}),
+        ("CarryingToy", "ToyData", {}),
     ],
-    ids=["plain", "accumulating", "accumulating by itself", "a stream"],
+    ids=["plain", "accumulating", "accumulating by itself", "a stream", "carrying a state"],
 )
 def test_ranks_that_left_in_the_middle_of_an_epoch_go_on_exactly(
     pair: WorkerProcess, two: Any, tmp_path: Path, module: str, data: str, trainer: dict[str, Any]

@@ -35,8 +35,8 @@ def word_request(request_for: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("module", "callbacks"),
-    [("Net", [SWA]), ("BestRestoringNet", []), ("Net", [ZEROING]), ("Net", [EMA])],
-    ids=["averaged", "restored", "changed by a callback", "averaged for validations, too"],
+    [("Net", [SWA]), ("BestRestoringNet", []), ("Net", [ZEROING]), ("Net", [EMA]), ("SpectralNet", [])],
+    ids=["averaged", "restored", "changed by a callback", "averaged for validations, too", "complex"],
 )
 def test_the_value_of_a_run_is_that_of_the_weights_that_it_ends_with(
     word_request: Any, listener: Any, module: str, callbacks: list[Any]
@@ -58,13 +58,14 @@ def test_weights_that_stay_are_not_validated_again(word_request: Any, listener: 
     assert num_validations == [4, 8, 12, 16]
 
 
+@pytest.mark.parametrize("trains", [False, True])
 @pytest.mark.parametrize("first", [1, 2])
 def test_a_validation_that_does_not_log_the_metric_is_no_report(
-    word_request: Any, listener: Any, first: int
+    word_request: Any, listener: Any, first: int, trains: bool
 ) -> None:
     often = LightningRun(word_request(evaluations=[TEST]), listener()).execute()
     channel = listener()
-    request = word_request("SparseNet", init={"first": first}, evaluations=[TEST])
+    request = word_request("SparseNet", init={"first": first, "trains": trains}, evaluations=[TEST])
     sparse = LightningRun(request, channel).execute()
     assert sparse.reports == often.reports[first - 1 :: 2]
     assert sparse.measurements == often.measurements

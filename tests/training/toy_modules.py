@@ -220,6 +220,19 @@ class AccumulatingToy(Toy):
             self.manual_backward(self.loss(batch))
 
 
+class CarryingToy(Toy):
+    """Carries on to the next batch what each rank has from its own, in an attribute and in a mean."""
+
+    carried: Any = 0.0
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        x, label = batch
+        loss = self.loss((x + self.carried, label))
+        self.carried = x.mean(0).detach()
+        self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+
 class RankDependentToy(Toy):
     """Behaves in another way on one rank; has running means, which differ between ranks."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,11 +94,21 @@ class HeadZeroing(L.Callback):
 
 
 class SparseNet(Net):
-    """Logs its metric at every second validation, from the first or the second on."""
+    """Logs its metric at every second validation, from the first or the second on.
 
-    def __init__(self, first: int = 1, **kwargs: Any) -> None:
+    Args:
+        trains: Whether training logs a metric of the same name.
+    """
+
+    def __init__(self, first: int = 1, trains: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.count = 1 - first
+        self.count, self.trains = 1 - first, trains
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        if self.trains:
+            self.log("val_loss", loss, on_step=True, on_epoch=False)
+        return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         loss = self.loss(batch)
@@ -117,6 +128,37 @@ class EpochwiseNet(Net):
         self.log("often", loss)
         if self.current_epoch % 2 == 0:
             self.log("val_loss", loss)
+
+
+class BestNet(Net):
+    """Logs the best of all its validations.
+
+    Args:
+        is_worst: Whether it is the worst.
+    """
+
+    def __init__(self, is_worst: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.losses: list[float] = []
+        self.choose: Any = max if is_worst else min
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.losses.append(float(self.loss(batch)))
+        self.log("val_loss", self.choose(self.losses))
+
+
+class SpectralNet(Net):
+    """Scales its tokens by complex numbers, which are zero when training has ended."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.scale = nn.Parameter(torch.ones(8, dtype=torch.complex64))
+
+    def loss(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return F.cross_entropy(self(batch[0] * self.scale.real), batch[1])
+
+    def on_train_end(self) -> None:
+        self.scale.data.zero_()
 
 
 class HugeMetricNet(Net):
@@ -251,17 +293,31 @@ class FreezingNet(Net):
 
 
 class CountingNet(Net):
-    """Trains by a number that no checkpoint holds."""
+    """Trains by the state of an object that no checkpoint holds."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.count = 0
+        self.counts, self.count = itertools.count(1), 0
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.count += 1
+        self.count = next(self.counts)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
         return self.loss(batch) * (1 + self.count)
+
+
+class UnsteadyNet(Net):
+    """Reports by the state of an object that no checkpoint holds."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.counts = itertools.count(1)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.scale = next(self.counts)
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch) * self.scale)
 
 
 class OwnOrder(Sampler[int]):
