@@ -113,7 +113,7 @@ def _write_trials(connection: Connection, whole_study: StudyDump, ids: Mapping[i
     owners.sort(key=lambda ticket: (ticket.trial_number or 0, ticket.number))
     params_by_ticket = {ids[ticket.id]: whole_study.trials[ticket.id] for ticket in owners}
     trials = optuna_tables.begin_trials(connection, whole_study.study.name, params_by_ticket)
-    columns = {TICKET.c.trial_id: bindparam("trial"), TICKET.c.trial_number: bindparam("trial_rank")}
+    columns: dict[Any, Any] = {"trial_id": bindparam("trial"), "trial_number": bindparam("trial_rank")}
     connection.execute(
         update(TICKET).where(TICKET.c.id == bindparam("ticket")).values(columns),
         [{"ticket": id, "trial": trial, "trial_rank": number} for id, (trial, number) in trials.items()],

@@ -128,7 +128,7 @@ class StudyRepository(Repository):
         ):
             # A study that was created between the two statements is left out.
             if row.study_id in counts:
-                state = row.state if row.state in TICKET_STATES else "failed"
+                state: TicketState = row.state if row.state in TICKET_STATES else "failed"
                 by_state = counts[row.study_id].setdefault(queries.KIND_BY_STAGE[row.stage], {})
                 by_state[state] = by_state.get(state, 0) + row[3]
         at_work: dict[int, set[str]] = {row.id: set() for row in studies}
