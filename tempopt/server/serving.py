@@ -29,8 +29,8 @@ from tempopt.storage.store import Store
 _GRACE_SECONDS = 10
 LONGEST_HEAD_SECONDS = 30.0
 """Maximal seconds from the opening of a connection, or the first byte of a request, to its last header."""
-MAX_UNKNOWN = 512
-"""Maximal number of connections of clients that have shown no valid token."""
+MAX_UNKNOWN = 4096
+"""Maximal number of connections of clients that have shown no valid token, and at most half of all."""
 # What macOS allows, too.
 _MAX_DESCRIPTORS = 10_240
 # Seconds between two lines of the log on connections that cannot be accepted.
@@ -87,7 +87,7 @@ def serve(
             be written.
     """
     _check_certificate(listening)
-    _raise_descriptor_limit()
+    LimitedH11Protocol.max_unknown = min(MAX_UNKNOWN, _raise_descriptor_limit() // 2)
     sock = _bind_socket(listening)
     with sock:
         app = create_app(store, checkpoints=normalize_checkpoint_url(checkpoints))
@@ -136,6 +136,8 @@ class LimitedH11Protocol(H11Protocol):
         self._opened_at = self.loop.time()
         self._start_timeout()
         connections = cast(set[LimitedH11Protocol], self.connections)
+        if len(connections) <= self.max_unknown:
+            return
         unknown = [connection for connection in connections if connection.is_unknown]
         if len(unknown) > self.max_unknown:
             min(unknown, key=lambda connection: connection._opened_at).transport.abort()
@@ -198,12 +200,14 @@ class _Server(uvicorn.Server):
         self._captured_signals.clear()
 
 
-def _raise_descriptor_limit() -> None:
-    """Allow more connections than the usual limit of 1,024, if the system does."""
+def _raise_descriptor_limit() -> int:
+    """Allow more connections than the usual limit of 1,024, if the system does, and return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _MAX_DESCRIPTORS:
-        limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    if soft == resource.RLIM_INFINITY or soft >= _MAX_DESCRIPTORS:
+        return _MAX_DESCRIPTORS
+    limit = _MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MAX_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 def _check_certificate(listening: Listening) -> None:
