@@ -58,7 +58,7 @@ class AttributeState:
             for name, part in module.named_modules()
             if not isinstance(part, torch.jit.ScriptModule)
         }
-        names = () if all_buffers else module.state_dict(keep_vars=True)
+        names: Iterable[str] = () if all_buffers else module.state_dict(keep_vars=True)
         self._saved_names = {f"module.{name}" for name in names}
         self._owners |= {
             f"callback {index}": callback
@@ -171,7 +171,9 @@ def _stateful(value: object) -> tuple[Any, Any]:
 def _tensors(owner: object, *, has_parameters: bool = True) -> dict[str, Tensor]:
     if not isinstance(owner, nn.Module):
         return {}
-    named_parameters = owner.named_parameters(recurse=False) if has_parameters else ()
+    named_parameters: Iterable[tuple[str, Tensor]] = ()
+    if has_parameters:
+        named_parameters = owner.named_parameters(recurse=False)
     # writing to these is no in-place operation that autograd would refuse
     return {name: value.data for name, value in (*owner.named_buffers(recurse=False), *named_parameters)}
 
