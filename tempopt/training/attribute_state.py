@@ -167,7 +167,9 @@ def _stateful(value: object) -> tuple[Any, Any]:
 def _tensors(owner: object, *, has_parameters: bool = True) -> dict[str, Tensor]:
     if not isinstance(owner, nn.Module):
         return {}
-    named_parameters = owner.named_parameters(recurse=False) if has_parameters else ()
+    named_parameters: Iterable[tuple[str, Tensor]] = ()
+    if has_parameters:
+        named_parameters = owner.named_parameters(recurse=False)
     # writing to these is no in-place operation that autograd would refuse
     return {name: value.data for name, value in (*owner.named_buffers(recurse=False), *named_parameters)}
 

@@ -134,7 +134,7 @@ def restore_training_means(trainer: L.Trainer, means: list[dict[str, Any]]) -> N
     for mean in means:
         arguments = dict(mean["arguments"])
         attribute = arguments["metric_attribute"]
-        value = torch.zeros(()) if attribute is None else module.get_submodule(attribute)
+        value: Any = torch.zeros(()) if attribute is None else module.get_submodule(attribute)
         results.log(**arguments, value=value, sync_dist_fn=trainer.strategy.reduce, batch_size=1)
         result = results[f"{arguments['fx']}.{arguments['name']}"]
         for name, tensor in mean["state"].items():
