@@ -146,7 +146,7 @@ class AttributeState:
 
 @contextlib.contextmanager
 def preserve_attributes(module: nn.Module) -> Iterator[None]:
-    """Leave attributes of a module that no ``state_dict`` holds as they were, whatever a step does to them."""
+    """Leave attributes of a module that no ``state_dict`` holds as they were, whatever a step does."""
     state = AttributeState(module)
     values = state.read()
     try:
