@@ -119,5 +119,6 @@ def _find_last(pattern: re.Pattern[str], text: str) -> tuple[float, str] | None:
 def find_near_misses(name: str, output: str) -> list[str]:
     """Return the last lines that have the letters and digits of a name, in any case and in longer names."""
     letters = _NO_LETTERS.sub("", name).lower()
-    lines = (line for line in output.splitlines() if letters in _NO_LETTERS.sub("", line).lower())
-    return [line.strip()[:_MAX_SHOWN_LINE] for line in deque(lines if letters else (), _MAX_NEAR_MISSES)]
+    lines = output.splitlines() if letters else []
+    near_misses = [line.strip() for line in lines if letters in _NO_LETTERS.sub("", line).lower()]
+    return [line[:_MAX_SHOWN_LINE] for line in near_misses[-_MAX_NEAR_MISSES:]]
