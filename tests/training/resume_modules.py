@@ -206,7 +206,8 @@ class OwnAverage(L.Callback):
             average[name].mul_(0.8).add_(value, alpha=0.2)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        pl_module.head.load_state_dict(self.average.state_dict() if self.copies else self.average)
+        if self.average is not None:
+            pl_module.head.load_state_dict(self.average.state_dict() if self.copies else self.average)
 
     def state_dict(self) -> dict[str, Any]:
         return {"average": self.average} if self.holds else {}
