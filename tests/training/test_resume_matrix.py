@@ -132,7 +132,7 @@ def test_a_usual_training_is_resumed_exactly_or_known_to_start_again(
         request, program=dataclasses.replace(request.program, not_resumed=not_resumed)
     )
     first_step = listener(stop_at=0, keep=True)
-    _, reference, _ = check_resume(request, tmp_path / "first step", interrupted=first_step)
+    reference = check_resume(request, tmp_path / "first step", interrupted=first_step)[1]
     # behind the validation between two epochs, and within the last epoch
     check_resume(request, tmp_path / "between", die_at=reference.step // 2 + 1)
     within = listener(stop_at=reference.step - 2, keep=True)
