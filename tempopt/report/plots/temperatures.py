@@ -52,7 +52,7 @@ class DisplayedTemperature:
 
     def levels(self, parameters: Mapping[str, Any], progress: tuple[float, ...]) -> tuple[float, ...]:
         """Return the level of its schedule, the geometric mean over layers, at each progress."""
-        schedule = self.parameters(parameters).plan(num_layers=1).schedule
+        schedule = self.parameters(parameters).plan(1).schedule
         return tuple(schedule(moment) for moment in progress)
 
 
