@@ -208,9 +208,9 @@ COMMANDS = {
         ),
         argument(
             "--direction NAME",
-            "maximize or minimize: which values are better (required)",
+            "minimize where lower values are better; the output says which are (default: maximize)",
             choices=("maximize", "minimize"),
-            required=True,
+            default="maximize",
         ),
         argument("--baseline NAME", "variant that the others are compared with (default: the first)"),
         argument("--json", "print the result as JSON"),

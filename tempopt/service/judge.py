@@ -28,7 +28,7 @@ _Row = tuple[str, object, object, object]
 """Location of a row for messages, and its variant, seed and value."""
 
 
-def judge(data: Any, *, direction: Direction, baseline: str | None = None) -> Judgement:
+def judge(data: Any, *, direction: Direction = "maximize", baseline: str | None = None) -> Judgement:
     """Compare each variant with a baseline, given one value for each variant and seed.
 
     Variants with two or more common seeds are compared on these by the paired t-test, others by Welch's test.
