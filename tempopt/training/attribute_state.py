@@ -111,10 +111,8 @@ class AttributeState:
                 set_state = _stateful(attribute)[1]
                 if set_state is not None and value is not None:
                     set_state(attribute, value)
-                elif name in tensors and tensors[name].shape == value.shape:
-                    # others may hold it
-                    if not torch.equal(tensors[name], value.to(tensors[name].device)):
-                        tensors[name].copy_(value)
+                elif _is_shared(attribute, value, is_registered=name in tensors):
+                    attribute.data.copy_(value)
                 else:
                     setattr(owner, name, _copy(value, device if is_on_gpu else None))
 
@@ -172,6 +170,16 @@ def _tensors(owner: object, *, has_parameters: bool = True) -> dict[str, Tensor]
         named_parameters = owner.named_parameters(recurse=False)
     # writing to these is no in-place operation that autograd would refuse
     return {name: value.data for name, value in (*owner.named_buffers(recurse=False), *named_parameters)}
+
+
+def _is_shared(attribute: Any, value: Any, *, is_registered: bool) -> bool:
+    """Return whether others may hold the tensor of an attribute, as an optimizer."""
+    return (
+        isinstance(attribute, Tensor)
+        and isinstance(value, Tensor)
+        and (is_registered or attribute.requires_grad)
+        and attribute.shape == value.shape
+    )
 
 
 def _is_on_gpu(value: Any) -> bool:
