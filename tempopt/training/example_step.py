@@ -39,15 +39,19 @@ def silence_logging(module: L.LightningModule) -> Iterator[None]:
             del module.__dict__[name]
 
 
-@contextlib.contextmanager
-def preserve_step_state(module: nn.Module) -> Iterator[None]:
-    """Put back what a training step changes by itself: attributes, buffers and averages of trained weights.
+def _step_tensors(module: nn.Module) -> list[Tensor]:
+    """Return the tensors that a training step may change: buffers, and averages of the trained weights.
 
     Averages, as of a momentum encoder, are parameters without gradients that have the shape of a trained one.
     """
     shapes = {parameter.shape for parameter in module.parameters() if parameter.requires_grad}
     averages = [p for p in module.parameters() if not p.requires_grad and p.shape in shapes]
-    tensors = [*module.buffers(), *averages]
+    return [*module.buffers(), *averages]
+
+
+@contextlib.contextmanager
+def _preserve_state(module: nn.Module, tensors: list[Tensor]) -> Iterator[None]:
+    """Put back what a training step changes by itself: attributes of the module, and the tensors."""
     saved_values = [tensor.detach().clone() for tensor in tensors]
     with preserve_attributes(module):
         try:
@@ -66,6 +70,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         module: The module, on its present device.
         datamodule: The data, which are set up for it; None if the module has its own loaders.
     """
+    tensors = _step_tensors(module)
 
     @functools.cache
     def batch() -> Any:
@@ -76,7 +81,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module), preserve_step_state(module):
+        with silence_logging(module), _preserve_state(module, tensors):
             return _step(module, batch())
 
     return forward
@@ -92,10 +97,12 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
         module: What it trains.
         batch: A batch on the module's device.
     """
+    tensors = _step_tensors(module)
+
     def forward() -> Any:
         with (
             silence_logging(module),
-            preserve_step_state(module),
+            _preserve_state(module, tensors),
             _collect_losses(trainer, module) as losses,
             trainer.precision_plugin.train_step_context(),
         ):
