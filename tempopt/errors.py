@@ -124,6 +124,12 @@ def not_text(text: str) -> str | None:
     return "bytes that are not UTF-8" if any("\ud800" <= sign <= "\udfff" for sign in text) else None
 
 
+def one_line(text: str) -> str:
+    """Return the first and the last line of a text, such as one that ends in a traceback."""
+    first_line, *lines = text.strip().splitlines() or [""]
+    return " ... ".join([first_line, lines[-1].strip()]) if len(lines) > 1 else " ".join([first_line, *lines])
+
+
 # ---- lengths
 
 _MAX_ERROR_CHARS = 1900

@@ -24,7 +24,7 @@ from tempopt.agent.study_client import THOROUGH_SECONDS, AgentCallbacks, RunFold
 from tempopt.agent.ticket_transitions import build_attempt_lost, build_attempt_released, build_run_ended
 from tempopt.agent.worker_pool import WorkerPool
 from tempopt.agent.worker_slot import Phase, ProcessState, WorkerSlot, initial_lease_seconds
-from tempopt.errors import SpecError, StudyFailed, StudyNotFound, mask_secrets
+from tempopt.errors import SpecError, StudyFailed, StudyNotFound, mask_secrets, one_line
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import host
@@ -47,6 +47,9 @@ from tempopt.training.messages import (
 from tempopt.verdict.run_evaluations import value_of
 
 _DEFAULT_DEVICE = {("cpu", "32-true"), ("cpu", "")}
+_METRIC_REMEDY = (
+    "\nCorrect the metric (--metric; of a spec program.metric, with another study.name) and start again."
+)
 _MAX_WAIT_SECONDS = 1.0
 _MIN_POLL_SECONDS = 0.05
 _POLL_BACKOFF = 1.5
@@ -125,6 +128,7 @@ class Agent:
         self._idle_until = 0.0
         self._poll_seconds = 0.0
         self._num_lost_in_a_row = 0
+        self._noted_reasons: set[str] = set()
         self._announced_devices = set(_DEFAULT_DEVICE)
 
     @property
@@ -430,16 +434,16 @@ class Agent:
             self._release_ticket(slot)
             self._disk_errors.record_write_failure(ticket, message.message, self._client.tickets())
             return
-        if message.kind == "usage":
+        has_finished_run = self._client.has_finished_run()
+        if message.kind == "usage" or (message.kind == "no_value" and not has_finished_run):
             self._release_ticket(slot)
-            raise SpecError(message.message)
+            remedy = _METRIC_REMEDY if message.kind == "no_value" else ""
+            raise SpecError(f"{message.message}{remedy}")
         max_attempts, name = self._spec.study.max_attempts, self._spec.study.name
         is_comparison = self._spec.compare is not None
         log = f"The output is in {self._client.folder(ticket) / LOG}, and in: tempopt logs {name}"
         has_only_failed = (
-            message.kind == "error"
-            and not self._client.has_finished_run()
-            and ticket.failures + 1 >= max_attempts
+            message.kind == "error" and not has_finished_run and ticket.failures + 1 >= max_attempts
         )
         if has_only_failed and not is_comparison:
             # the code fails, not this ticket: it stays waiting, so that it runs once the code is fixed
@@ -450,7 +454,7 @@ class Agent:
             message.message,
             max_attempts=max_attempts,
             # in a comparison it is a result of the set
-            is_unexpected=not (is_comparison and message.kind == "error"),
+            is_unexpected=not (is_comparison and message.kind in ("error", "no_value")),
         )
         if has_only_failed and are_over(t for t in self._client.tickets().values() if t.seed == ticket.seed):
             raise StudyFailed(
@@ -492,10 +496,13 @@ class Agent:
         self._num_lost_in_a_row += is_unexpected
         change, row = build_attempt_lost(slot, why, max_attempts=max_attempts, alone=alone)
         self._client.report_attempt_lost(change, ticket, row, slot.reports)
-        self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {mask_secrets(why)}")
         self._free_slot(slot)
+        reason = one_line(mask_secrets(why))
         if row.state != "waiting":
             self._observer.on_ticket_end(row)
+        elif reason not in self._noted_reasons:
+            self._noted_reasons.add(reason)
+            self._observer.note(f"{ticket.kind} {ticket.number}, attempt {ticket.attempt}: {reason}")
         max_losses = max(max_attempts, self._spec.study.max_attempts) * len(self._pool.slots)
         if max_attempts > 1 and self._num_lost_in_a_row > max_losses:
             raise StudyFailed(

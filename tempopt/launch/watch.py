@@ -9,7 +9,7 @@ from dataclasses import replace
 from tempopt.agent.observer import Observer
 from tempopt.agent.study_cache import StudyCache
 from tempopt.agent.study_lookup import find_study
-from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound
+from tempopt.errors import StoreUnreachable, StudyFailed, StudyNotFound, one_line
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.rows import TERMINAL_STATES, StudyState, TicketRow
 from tempopt.storage.store import Store
@@ -87,7 +87,7 @@ class StudyPoller:
         for row in self._cached_tickets():
             if row.failures > self._failures.get(row.id, 0):
                 self._failures[row.id] = row.failures
-                self._observer.note(f"{row.kind} {row.number}: {row.error or 'an attempt was lost'}")
+                self._observer.note(f"{row.name}: {one_line(row.error or 'an attempt was lost')}")
         elapsed = time.monotonic() - self._started_at
         now = self._cache.snapshot(self._cache.worker_views(), elapsed)
         new_rows = [row for row in self._list_ended_tickets() if row.id not in self._notified_ticket_ids]

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tempopt.errors import SpecError
-from tempopt.program.output import CappedLog, ValueReader, find_near_misses
+from tempopt.program.output import CappedLog, ValueReader, find_near_misses, find_similar_name
 from tempopt.program.process_tree import adopt_orphans, kill_descendants, reap_children
 from tempopt.program.program_run import ProgramRun
 from tempopt.program.run_folder import RunFolder
@@ -220,7 +220,7 @@ class CommandRun(ProgramRun):
         printed = None if self._reader is None else self._reader.last
         value = self.find_last_report() if printed is None else printed[0]
         if value is None:
-            return self.build_failed_message("error", self._describe_missing_value(log))
+            return self.build_failed_message("no_value", self._describe_missing_value(log))
         return self.build_ended_message(value)
 
     def _describe_missing_value(self, log: Path) -> str:
@@ -234,9 +234,13 @@ class CommandRun(ProgramRun):
         text = f"The command has ended without a value behind {pattern!r} in its output"
         if num_groups_in(pattern):
             text += ", and without a number in the group of this regular expression"
-        if near_misses := find_near_misses(pattern, log.read_text(errors="replace") if log.exists() else ""):
+        output = log.read_text(errors="replace") if log.exists() else ""
+        if near_misses := find_near_misses(pattern, output):
             text += ". The whole name counts, in the same case, and a number like 1234.5. Near it are:"
             return "\n".join([text, *near_misses])
+        if similar := find_similar_name(pattern, output):
+            name, line = similar
+            return f"{text}. Did you mean {name}, as in the line: {line}"
         return f"{text}.{self._last_lines()}"
 
     def _last_lines(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import difflib
 import os
 import re
 from collections import deque
@@ -18,6 +19,9 @@ _MAX_LINE_CHARS = 64 * 1024
 _OVERLAP_CHARS = 1024  # longer than a value with its name
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NO_LETTERS = re.compile(r"[\W_]+")
+# linear in the length of a line
+_NAMED_NUMBER = re.compile(r"""(?<![\w./@-])([A-Za-z_][\w./@-]*+)["']?\s*[:=]?\s*[-+]?\.?\d""")
+_MAX_NAMES, _MIN_SIMILARITY = 1000, 0.7
 _MAX_NEAR_MISSES, _MAX_SHOWN_LINE = 3, 200
 
 
@@ -122,3 +126,14 @@ def find_near_misses(name: str, output: str) -> list[str]:
     lines = output.splitlines() if letters else []
     near_misses = [line.strip() for line in lines if letters in _NO_LETTERS.sub("", line).lower()]
     return [line[:_MAX_SHOWN_LINE] for line in near_misses[-_MAX_NEAR_MISSES:]]
+
+
+def find_similar_name(name: str, output: str) -> tuple[str, str] | None:
+    """Return the most similar name before a number, and its last line; None: no name is similar."""
+    lines = {
+        match[1]: line.strip()[:_MAX_SHOWN_LINE]
+        for line in output.splitlines()
+        for match in _NAMED_NUMBER.finditer(line)
+    }
+    names = difflib.get_close_matches(name, list(lines)[-_MAX_NAMES:], n=1, cutoff=_MIN_SIMILARITY)
+    return (names[0], lines[names[0]]) if names else None

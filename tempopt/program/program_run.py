@@ -132,7 +132,9 @@ class ProgramRun(abc.ABC):
             reports=self._report_pairs,
         )
 
-    def build_failed_message(self, kind: Literal["usage", "error", "infrastructure"], message: str) -> Failed:
+    def build_failed_message(
+        self, kind: Literal["usage", "error", "infrastructure", "no_value"], message: str
+    ) -> Failed:
         """Return the message of a run that failed."""
         return Failed(**self._run, kind=kind, message=message)
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tempopt.errors import one_line
 from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_combined
 from tempopt.report.comparison_text import (
     comparison_findings,
@@ -64,7 +65,7 @@ PARTS = {
 """Part of a plan to what people call it."""
 _PARTS_PER_TEMPERATURE = ("schedule", "level")
 """Parts that each temperature has of its own."""
-_MAX_LISTED_TICKETS = 3
+_MAX_LISTED_REASONS = 3
 _MAX_NAMED_LAYERS = 4
 _MAX_REASON_CHARS = 100
 
@@ -246,6 +247,8 @@ def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
     failed = [ticket for ticket in result.lost if ticket.state == "failed"]
     if failed:
         yield f"failed on every attempt: {len(failed)} ({_failures_text(failed)})."
+        log_name = f"{shlex.quote(result.name)} {failed[0].name}{storage}"
+        yield f"the whole output of the first: tempopt logs {log_name}"
         if any(failed_runs_to_requeue(result.runs, result.spec)):
             command = f"tempopt resume {shlex.quote(result.name)}{storage} --retry-failed"
             yield f"to have what counts of them, once the cause is gone: {command}"
@@ -262,18 +265,23 @@ def _lost_runs_lines(result: StudyData, storage: str) -> Iterator[str]:
 
 
 def _failures_text(tickets: list[TicketRow]) -> str:
+    """Return each reason of failures with the first ticket that has it."""
+    tickets_by_reason: dict[str, list[TicketRow]] = {}
+    for ticket in tickets:
+        tickets_by_reason.setdefault(_shorten(ticket.error or "no reason is known"), []).append(ticket)
+    reasons = list(tickets_by_reason.items())[:_MAX_LISTED_REASONS]
     texts = [
-        f"{ticket.kind} {ticket.number}: {_shorten(ticket.error or 'no reason is known')}"
-        for ticket in tickets[:_MAX_LISTED_TICKETS]
+        f"{first.kind} {first.number}{f' and {len(others)} more' if others else ''}: {reason}"
+        for reason, (first, *others) in reasons
     ]
-    num_more = len(tickets) - _MAX_LISTED_TICKETS
+    num_more = len(tickets_by_reason) - _MAX_LISTED_REASONS
     return "; ".join([*texts, *([f"and {num_more} more"] if num_more > 0 else [])])
 
 
 def _shorten(text: str) -> str:
-    lines = text.split("\n")
-    is_short = len(lines) == 1 and len(text) <= _MAX_REASON_CHARS
-    return text.rstrip(".") if is_short else f"{lines[0][:_MAX_REASON_CHARS].rstrip('.')} ..."
+    text = one_line(text)
+    is_short = len(text) <= _MAX_REASON_CHARS
+    return text.rstrip(".") if is_short else f"{text[:_MAX_REASON_CHARS].rstrip('.')} ..."
 
 
 def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tempopt.agent.observer import NullObserver, Observer, Snapshot, WorkerView
+from tempopt.errors import one_line
 from tempopt.report.formatting import duration, temperature_text
 from tempopt.storage.rows import KINDS, SEARCH_KINDS, Kind, TicketRow
 from tempopt.temperature import neutral_values, split_name
@@ -57,7 +58,14 @@ def format_outcome(ticket: TicketRow) -> str:
         return f"pruned at step {ticket.steps}{total}, {format_number(ticket.value)}"
     if ticket.outcome == "diverged":
         return f"diverged at step {ticket.diverged_at}"
-    return f"failed: {ticket.error or 'no reason is known'}"
+    return f"failed: {one_line(ticket.error or 'no reason is known')}"
+
+
+def _shows_failure(ticket: TicketRow, shown_outcomes: set[str]) -> bool:
+    """Return whether a ticket has failed for a reason that was not shown before, and add it to those."""
+    is_shown = ticket.state == "failed" and format_outcome(ticket) not in shown_outcomes
+    shown_outcomes.add(format_outcome(ticket))
+    return is_shown
 
 
 def _select_effective_params(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -99,6 +107,7 @@ class LineProgress:
         self._num_since_snapshot = 0
         self._reported: dict[Kind, int] = {}
         self._has_tested = False
+        self._shown_outcomes: set[str] = set()
 
     def update(self, snapshot: Snapshot) -> None:
         if self._snapshot is None:
@@ -122,7 +131,7 @@ class LineProgress:
 
     def on_ticket_end(self, ticket: TicketRow) -> None:
         self._num_since_snapshot += 1
-        if not self._verbose and ticket.state != "failed":
+        if not self._verbose and not _shows_failure(ticket, self._shown_outcomes):
             return
         if ticket.kind in _ON_TEST and not self._has_tested and self._snapshot is not None:
             self._has_tested = True
@@ -160,6 +169,7 @@ class LiveProgress:
         self._console = console
         self._snapshot: Snapshot | None = None
         self._received_at = 0.0
+        self._shown_outcomes: set[str] = set()
         self.live = Live(
             console=console,
             get_renderable=self.render,
@@ -172,7 +182,7 @@ class LiveProgress:
         self._snapshot = snapshot
 
     def on_ticket_end(self, ticket: TicketRow) -> None:
-        if ticket.state == "failed":
+        if _shows_failure(ticket, self._shown_outcomes):
             self.note(f"{run_display_name(ticket)}: {format_outcome(ticket)}")
 
     def note(self, text: str) -> None:

@@ -343,13 +343,14 @@ class Failed(RunMessage):
     Args:
         kind: ``usage`` (the spec is wrong and has to be changed), ``error`` (the user's code raised),
             ``gpu_memory`` (GPU memory exhausted), ``disk`` (no space, over quota, read-only or not
-            permitted), or ``infrastructure`` (other memory exhausted, killed, lost).
+            permitted), ``infrastructure`` (other memory exhausted, killed, lost), or ``no_value`` (a program
+            ended without a value of the metric).
         message: One paragraph for a person.
         traceback: The traceback, or an empty string.
         log_lost: As for Finished.
     """
 
-    kind: Literal["usage", "error", "gpu_memory", "disk", "infrastructure"]
+    kind: Literal["usage", "error", "gpu_memory", "disk", "infrastructure", "no_value"]
     message: str
     traceback: str = ""
     log_lost: str | None = None

@@ -264,20 +264,22 @@ def test_what_was_lost_is_counted_and_named(make_spec: Any, make_ticket: Any, re
             failed_row(2, None),
             failed_row(3, f"{'x' * 200}\ny"),
             failed_row(4, "lost"),
+            failed_row(5, "out of memory."),
         ),
         make_ticket("constant", 0, state="withdrawn"),
-        *(make_ticket("search", 5 + i, state="withdrawn") for i in range(2)),
+        *(make_ticket("search", 6 + i, state="withdrawn") for i in range(2)),
     ]
     lines = full_lines(result_of(make_spec(), tickets))
     assert lines[2] == (
-        "  failed on every attempt: 4 (search 1: out of memory; search 2: no reason is known; "
+        "  failed on every attempt: 5 (search 1 and 1 more: out of memory; search 2: no reason is known; "
         f"search 3: {'x' * 100} ...; and 1 more)."
     )
-    assert lines[3] == (
+    assert lines[3] == "  the whole output of the first: tempopt logs pairs search-1"
+    assert lines[4] == (
         "  to have what counts of them, once the cause is gone: tempopt resume pairs --retry-failed"
     )
-    assert lines[4] == "  retried after failures: 2 (search 0: killed by signal 9 (SIGKILL))."
-    assert lines[5] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
+    assert lines[5] == "  retried after failures: 2 (search 0: killed by signal 9 (SIGKILL))."
+    assert lines[6] == "  withdrawn, the study having been stopped before: 1 constant, 2 search tickets."
 
 
 def test_a_study_that_ended_with_nothing_says_why(make_spec: Any, make_ticket: Any, result_of: Any) -> None:
