@@ -45,7 +45,10 @@ def pairs(text: str) -> int:
 def pairs_range(text: str) -> int | dict[str, int]:
     """Return a number of pairs, or the fewest and the most of them: ``4..16``."""
     first, dots, last = text.partition("..")
-    return {"min": pairs(first), "max": pairs(last)} if dots else pairs(text)
+    try:
+        return {"min": pairs(first), "max": pairs(last)} if dots else pairs(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}, nor A..B of two such") from None
 
 
 def _parse_float(text: str, min_value: float, max_value: float, expected: str) -> float:

@@ -169,6 +169,10 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
         if report:
             print(f"Read the report:  {report}")
         print(f"Look again:       tempopt show {where}")
+        answers = [] if comparison is None else [variant.answer for variant in comparison.variants]
+        if any(answer and (answer.is_unvaried or answer.paired.is_equal) for answer in answers):
+            # it ends in the line that the value is of
+            print(f"Read its values:  tempopt logs {where} confirm-0")
         if comparison is not None and comparison.recommended_set is not None:
             label = f"Take {comparison.recommended_set}:"
             print(f"{label.ljust(17)} tempopt export {where}")

@@ -81,7 +81,7 @@ def _take_command(arguments: argparse.Namespace) -> None:
         if metric or direction:
             raise UsageError("--metric and --direction are for --command. In a spec they are keys of study:.")
         return
-    words = {"": arguments.spec, "--name ": arguments.name, "--from ": arguments.from_study}
+    words = {"": arguments.spec, "--from ": arguments.from_study}
     if surplus_word := next((f"{option}{word}" for option, word in words.items() if word is not None), None):
         raise UsageError(
             f"--command begins a new study each time, and {surplus_word} was given as well. Take it out; the "
@@ -94,7 +94,7 @@ def _take_command(arguments: argparse.Namespace) -> None:
             "train.py --seed {seed} --lr {lr}' --vary lr=0.001,0.003 --metric val_loss --direction minimize"
         )
     arguments.spec = command_study(command, metric=metric, direction=direction)
-    arguments.name = arguments.spec["study"]["name"]
+    arguments.name = arguments.name or arguments.spec["study"]["name"]
 
 
 def resume(arguments: argparse.Namespace) -> int:

@@ -239,7 +239,7 @@ def check(
         )
     lines = [f'The spec of study "{spec.study.name}" is valid.']
     if spec.program is not None:
-        lines.append(f"Found {spec.program.label}. Nothing was run.")
+        lines.append(f"Found {spec.program.label}. Keys and placeholders were checked; it was not run.")
     elif started is None:
         lines.append(
             "Keys, classes and arguments were checked. Whether the model has attention on which a "

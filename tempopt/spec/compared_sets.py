@@ -278,6 +278,12 @@ def combine_values(vary: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
         if duplicates := [text for text in dict.fromkeys(texts) if texts.count(text) > 1]:
             raise UsageError(f"vary: {key} was given {', '.join(duplicates)} more than once. Give it once.")
     num_sets = math.prod(len(values) for values in vary.values())
+    if vary and num_sets == 1:
+        key = next(iter(vary))
+        raise UsageError(
+            f"vary: {key} was given one value, so there is nothing to compare. Give the value of now and "
+            f"others: --vary {key}=NOW,NEW"
+        )
     if num_sets > MAX_COMPARISON_RUNS:
         factors = " × ".join(str(len(values)) for values in vary.values())
         raise UsageError(

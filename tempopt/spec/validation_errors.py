@@ -152,4 +152,8 @@ def _allowed_values_text(root: type[BaseModel], location: tuple[str, ...]) -> st
     if field.description:
         return field.description
     model = _section_model(field)
-    return f"a mapping with the keys {', '.join(model.model_fields)}" if model else "a mapping"
+    if model is None:
+        return "a mapping"
+    fields = model.model_fields
+    required_names = [name for name, field in fields.items() if field.is_required()]
+    return f"a mapping with the keys {', '.join(required_names or fields)}"

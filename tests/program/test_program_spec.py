@@ -39,6 +39,7 @@ def parse(**changes: Any) -> StudySpec:
             r"(?s)trainer: given as well.*attach: given as well",
         ),
         ({"program": {}}, "given neither of command and function"),
+        ({"study": "plain"}, r"study: given .*with the keys name, metric, direction\."),
         ({"program__function": "a.b"}, "given both of command and function"),
         ({"study__learned": "per_head"}, "study.learned: it acts on a LightningModule alone"),
         ({"program__command": "python {seed} {gane}"}, r'"\{gane\}".*\{seed\}, \{gain\}'),

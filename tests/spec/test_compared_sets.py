@@ -212,7 +212,7 @@ def test_each_combination_of_values_is_a_set_named_by_them() -> None:
         (["num_heads="], "give a key and its values"),
         (["lr=1,2", "lr=3"], "gives lr twice"),
         (["lr=1,{"], "is not valid YAML"),
-        (["lr=1"], "given 1 parameter set"),
+        (["lr=1"], "was given one value"),
         (["study.seed=1,2"], "vary: study.seed is no parameter of a run"),
         (["lr=1,2,1"], "vary: lr was given 1 more than once"),
         ([f"lr={FORTY}", f"dropout={FORTY}"], "40 × 40 = 1600"),
