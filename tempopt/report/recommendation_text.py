@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tempopt.report.finding import MODELS
@@ -20,8 +21,9 @@ from tempopt.report.formatting import (
     temperature_text,
 )
 from tempopt.report.guard_text import not_kept
+from tempopt.spec.domains import RangeDomain
 from tempopt.spec.sections import KNOWLEDGE_GRADIENT
-from tempopt.temperature import CREDITED, NEUTRAL
+from tempopt.temperature import CREDITED, NEUTRAL, TEMPERATURE_PARAMETERS
 from tempopt.verdict.recommendation import Recommendation
 from tempopt.verdict.set_comparison import ABSENT, value_in_spec
 from tempopt.verdict.widening import Widening
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from tempopt.spec.study_spec import StudySpec
     from tempopt.verdict.verdict import Verdict
 
+_END_DISTANCE = 0.96
+"""Smallest distance from the middle of a range, as a share of its half width, of a value at its end."""
 HEAD = "What to do: "
 """What the recommendation begins with wherever it is printed."""
 
@@ -147,6 +151,9 @@ def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, sto
             f"{widening.name} ({widening.low:g} to {widening.high:g})" for widening in advice.widen
         )
         yield f"it lies at the end of the range of {names}; to search a wider one: `{command}`"
+    for name, domain in _tuned_at_range_ends(advice.params, result.spec):
+        range_text = f"{name} ({domain.low:g} to {domain.high:g})"
+        yield f"the value is at the end of the range of {range_text}; a new study can search a wider one"
     if (more_pairs := advice.more_pairs) is not None:
         cost = f"{more_pairs.runs} runs, about {duration(more_pairs.seconds)} of training"
         if more_pairs.gpu_seconds is not None:
@@ -156,6 +163,17 @@ def _next_steps(result: StudyData, verdict: Verdict, advice: Recommendation, sto
             f"{more_pairs.pairs} more pairs ({cost}) show a gain of {advice.min_gain:.3g}, study.min_gain, "
             f"with a chance of 80 %, if there is one: `{command}`"
         )
+
+
+def _tuned_at_range_ends(params: Mapping[str, Any], spec: StudySpec) -> Iterator[tuple[str, RangeDomain]]:
+    """Yield the ordinary parameters that the search has brought to an end of their range."""
+    for name, domain in spec.search.items():
+        value = params.get(name)
+        if name in TEMPERATURE_PARAMETERS or not isinstance(domain, RangeDomain) or value is None:
+            continue
+        low, high, position = (math.log(x) if domain.log else x for x in (domain.low, domain.high, value))
+        if value != domain.baseline and abs(2 * position - low - high) >= _END_DISTANCE * (high - low):
+            yield name, domain
 
 
 def widen_command(

@@ -9,9 +9,9 @@ from tempopt.report.comparison_text import pairs_answer
 from tempopt.report.decision import decide
 from tempopt.report.finding import GAIN, NO_GAIN
 from tempopt.report.findings import find, render_lines
-from tempopt.report.formatting import baseline_name, duration
+from tempopt.report.formatting import baseline_name, baseline_values, duration, parameters_text
 from tempopt.report.recommendation_text import sentence
-from tempopt.temperature import registered_path
+from tempopt.temperature import CREDITED, registered_path
 
 if TYPE_CHECKING:
     from tempopt.report.study_data import StudyData
@@ -32,7 +32,7 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
         return render_lines(find(result, storage))
     labelled_texts = [("use", decision.use)]
     if decision.is_change:
-        labelled_texts.append(("now", decision.baseline))
+        labelled_texts.append(("now", _now_text(result)))
     labelled_texts += [("" if index else "also", text) for index, text in enumerate(decision.also)]
     if result.damaged:
         labelled_texts.append(("damaged", result.damaged))
@@ -45,6 +45,17 @@ def screen_lines(result: StudyData, storage: str = "", report: str = "") -> list
     spent = f"{result.num_ended} runs, {duration(result.cost.train_seconds)} of training"
     lines = [f"  {label:<{_LABEL_WIDTH}}{text}" for label, text in labelled_texts]
     return [decision.headline, *lines, f"{spent}; {'; '.join(hints)}"]
+
+
+def _now_text(result: StudyData) -> str:
+    """Return the baseline with the values of its other parameters, by which it was trained."""
+    verdict, spec = result.deciding_verdict, result.spec
+    assert verdict is not None
+    tested_names = CREDITED if spec.has_temperature else spec.baselines
+    tuned = {name: value for name, value in verdict.baseline_params.items() if name not in tested_names}
+    values = "" if spec.has_temperature else baseline_values(spec)
+    texts = [f"{baseline_name(spec)}{values}", *([parameters_text(tuned)] if tuned else [])]
+    return ", ".join(texts)
 
 
 def outcome_label(result: StudyData) -> str:
@@ -85,7 +96,7 @@ def decision_lines(result: StudyData, storage: str = "") -> list[str]:
         return [find(result, storage)[0].text]
     lines = [decision.headline, f"Use {decision.use}."]
     if decision.is_change:
-        lines.append(f"Now: {decision.baseline}.")
+        lines.append(f"Now: {_now_text(result)}.")
     return [*lines, *(f"{sentence(text)}." for text in decision.also)]
 
 

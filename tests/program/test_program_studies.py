@@ -18,6 +18,7 @@ from tempopt.agent.dry_run import start_workers
 from tempopt.agent.placement import Placement
 from tempopt.report.decision import decide
 from tempopt.report.findings import find, render_lines
+from tempopt.report.study_lines import screen_lines
 from tempopt.report.study_result import StudyResult
 from tempopt.server.mcp.budget import Budget
 from tempopt.server.mcp.session import Session
@@ -123,11 +124,15 @@ def test_the_export_of_a_command_trains_what_is_recommended(
 ) -> None:
     (folder / "reading.py").write_text(READING)
     space = {"temperature_init": {"low": 0.5, "high": 4}, "gain": GAIN}
-    command = "python reading.py {seed} {gain}"
-    result = search(program_spec({"command": command, "metric": "val_loss"}, space))
+    program = {"command": "python reading.py {seed} {gain}", "metric": "val_loss"}
+    lowest = {"temperature_init": 0.5, "gain": 0.5}
+    result = search(program_spec(program, space, enqueue=[lowest]))
     assert result.recommendation is not None
     params = result.recommendation.params
-    assert params["temperature_init"] != 1.0
+    assert params == lowest
+    lines = screen_lines(result)
+    assert "  now     τ = 1, gain=1" in lines
+    assert any("at the end of the range of gain (0.5 to 4)" in line for line in lines)
     capsys.readouterr()
     assert run("export", "plain") == 0
     exported = yaml.safe_load(capsys.readouterr().out)
