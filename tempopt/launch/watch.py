@@ -87,7 +87,8 @@ class StudyPoller:
         for row in self._cached_tickets():
             if row.failures > self._failures.get(row.id, 0):
                 self._failures[row.id] = row.failures
-                self._observer.note(f"{row.name}: {one_line(row.error or 'an attempt was lost')}")
+                reason = one_line(row.error or "an attempt was lost")
+                self._observer.note(f"{row.kind} {row.number}: {reason}")
         elapsed = time.monotonic() - self._started_at
         now = self._cache.snapshot(self._cache.worker_views(), elapsed)
         new_rows = [row for row in self._list_ended_tickets() if row.id not in self._notified_ticket_ids]
