@@ -10,11 +10,10 @@ from typing import Any
 from unittest import mock
 
 import lightning as L
-import torch
 from lightning.pytorch.utilities import CombinedLoader as LightningCombinedLoader
-from torch import Tensor, nn
+from torch import Tensor
 
-from tempopt.training.attribute_state import preserve_attributes
+from tempopt.attention.attach.preserve_state import preserve_attributes
 from tempopt.training.lightning_package import CombinedLoader
 
 
@@ -39,26 +38,6 @@ def silence_logging(module: L.LightningModule) -> Iterator[None]:
             del module.__dict__[name]
 
 
-@contextlib.contextmanager
-def preserve_step_state(module: nn.Module) -> Iterator[None]:
-    """Put back what a training step changes by itself: attributes, buffers and averages of trained weights.
-
-    Averages, as of a momentum encoder, are parameters without gradients that have the shape of a trained one.
-    """
-    shapes = {parameter.shape for parameter in module.parameters() if parameter.requires_grad}
-    averages = [p for p in module.parameters() if not p.requires_grad and p.shape in shapes]
-    tensors = [*module.buffers(), *averages]
-    saved_values = [tensor.detach().clone() for tensor in tensors]
-    with preserve_attributes(module):
-        try:
-            yield
-        finally:
-            for tensor, value in zip(tensors, saved_values, strict=True):
-                if not torch.equal(tensor, value):
-                    # not to the tensor itself, which could not be differentiated any more
-                    tensor.data.copy_(value)
-
-
 def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
     """Return a function that runs a training step on the first batch of the training data, read once.
 
@@ -76,7 +55,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module), preserve_step_state(module):
+        with silence_logging(module), preserve_attributes(module):
             return _step(module, batch())
 
     return forward
@@ -92,10 +71,11 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
         module: What it trains.
         batch: A batch on the module's device.
     """
+
     def forward() -> Any:
         with (
             silence_logging(module),
-            preserve_step_state(module),
+            preserve_attributes(module),
             _collect_losses(trainer, module) as losses,
             trainer.precision_plugin.train_step_context(),
         ):
