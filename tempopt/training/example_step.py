@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
@@ -25,17 +26,13 @@ def first_batch(loaders: Any) -> Any:
     return batch
 
 
-@contextlib.contextmanager
-def silence_logging(module: L.LightningModule) -> Iterator[None]:
+def _silence_logging(module: L.LightningModule) -> AbstractContextManager[object]:
     """Ignore logging in a step, which Lightning refuses outside of a loop."""
-    names = ("log", "log_dict")
-    for name in names:
-        module.__dict__[name] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for name in names:
-            del module.__dict__[name]
+    return mock.patch.multiple(module, log=_ignore, log_dict=_ignore)
+
+
+def _ignore(*args: Any, **kwargs: Any) -> None:
+    pass
 
 
 def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
@@ -55,7 +52,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module), preserve_attributes(module):
+        with _silence_logging(module), preserve_attributes(module):
             return _step(module, batch())
 
     return forward
@@ -74,7 +71,7 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
 
     def forward() -> Any:
         with (
-            silence_logging(module),
+            _silence_logging(module),
             preserve_attributes(module),
             _collect_losses(trainer, module) as losses,
             trainer.precision_plugin.train_step_context(),
