@@ -85,7 +85,7 @@ class AttributeState:
             owner: Any = self._owners[owner_name]
             tensors = _tensors(owner)
             for name, (value, is_on_gpu) in attributes.items():
-                attribute = getattr(owner, name, None)
+                attribute: Any = getattr(owner, name, None)
                 set_state = _stateful(attribute)[1]
                 if set_state is not None and value is not None:
                     set_state(attribute, value)

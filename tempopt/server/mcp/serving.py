@@ -59,8 +59,7 @@ async def _serve(session: Session) -> None:
 
 def _refuse_request(error: Exception) -> types.JSONRPCError:
     """Return the answer to a line that is not a request, with its id if that can be read."""
-    fault = error.errors(include_url=False)[0] if isinstance(error, ValidationError) else {}
-    text = fault.get("input")
+    text = error.errors(include_url=False)[0]["input"] if isinstance(error, ValidationError) else None
     message = (
         "This is no request of JSON-RPC 2.0, or is nested too deeply. Send an object with jsonrpc, id, "
         "method and params."
@@ -78,7 +77,8 @@ def _find_request_id(line: str) -> str | int | None:
     for token in _TOKENS.finditer(line):
         level += (token[0] in "[{") - (token[0] in "]}")
         if level == 1 and token["id"] is not None:
-            return json.loads(token["id"])
+            request_id: str | int = json.loads(token["id"])
+            return request_id
     return None
 
 
