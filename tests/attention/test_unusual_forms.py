@@ -70,15 +70,6 @@ class Quadratic(UnusualAttention):
         return ((q @ k.transpose(-1, -2)) * (k @ q.transpose(-1, -2)) / self.tau).softmax(-1) @ v
 
 
-class ByHand(UnusualAttention):
-    """A softmax of exponentials and their sum."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        logits = q @ k.transpose(-1, -2) / self.tau
-        weights = (logits - logits.amax(-1, keepdim=True)).exp()
-        return (weights / weights.sum(-1, keepdim=True)) @ v
-
-
 class Sigmoid(UnusualAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.sigmoid(q @ k.transpose(-1, -2) / self.tau - math.log(5)) @ v
@@ -87,11 +78,6 @@ class Sigmoid(UnusualAttention):
 class Minimum(UnusualAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.softmin(-(q @ k.transpose(-1, -2)) / self.tau, dim=-1) @ v
-
-
-class Logarithm(UnusualAttention):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.log_softmax(q @ k.transpose(-1, -2) / self.tau, dim=-1).exp() @ v
 
 
 class Mapped(UnusualAttention):
@@ -223,10 +209,8 @@ FORMS = [
     Contextual,
     Gated,
     Quadratic,
-    ByHand,
     Sigmoid,
     Minimum,
-    Logarithm,
     Mapped,
     OwnBackward,
     Inner,
