@@ -57,7 +57,7 @@ def test_where_tau_one_diverged_on_every_seed_no_number_is_given_and_it_is_not_r
     ]
     result = result_of(make_spec(seeds={"confirm": 2}), tickets, state="done")
     first, todo, *other_lines = full_lines(result)
-    assert first == "No verdict: τ = 1 diverged on every seed."
+    assert first == "No verdict: τ = 1 has no finite value on any seed."
     assert todo.startswith("  What to do: use τ = 1, as now. ") and "Let τ = 1 train to its end" in todo
     assert any(line.startswith("  the winner diverged on 0 of 2 seeds, τ = 1 on 2 ") for line in other_lines)
     decision = decide(result)
