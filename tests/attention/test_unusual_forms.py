@@ -197,6 +197,29 @@ class Pieces(UnusualAttention):
         return (torch.cat(pieces, dim=-1) / self.tau).softmax(-1) @ v
 
 
+class _SavedSoftmax(torch.autograd.Function):
+    """Softmax that saves its weights alone."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        weights = logits.softmax(-1)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        products = gradients[0] * weights
+        return products - weights * products.sum(-1, keepdim=True)
+
+
+class SoftmaxByFunction(UnusualAttention):
+    """Softmax with a backward pass that is written by hand."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return _SavedSoftmax.apply(q @ k.transpose(-1, -2) / self.tau) @ v  # type: ignore[no-untyped-call]
+
+
 FORMS = [
     Normed,
     Standardised,
@@ -213,6 +236,7 @@ FORMS = [
     Minimum,
     Mapped,
     OwnBackward,
+    SoftmaxByFunction,
     Inner,
     Distance,
 ]
@@ -244,3 +268,13 @@ def test_attention_that_its_code_does_not_show_is_refused_once_a_forward_shows_i
     with pytest.raises(AttachError, match='"1" makes attention weights to which no temperature is attached'):
         attachment.refuse_missed(lambda: model(x))
     attachment.refuse_missed(lambda: model[0](x))
+
+
+@pytest.mark.parametrize(
+    "plan", [{"entropy_lambda": 0.1}, {"normaliser": "sparsemax"}, {"length_scaling": "log_n"}]
+)
+def test_what_the_backward_pass_of_a_function_cannot_follow_is_refused(plan: dict[str, Any]) -> None:
+    model, x = SoftmaxByFunction(), torch.randn(3, 5, WIDTH)
+    attach(model, plan, example=lambda: model(x))
+    with pytest.raises(AttachError, match="without gradients inside of a forward with gradients"):
+        model(x)

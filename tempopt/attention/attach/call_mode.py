@@ -345,8 +345,9 @@ class CallMode(TorchFunctionMode):
         if self._takes_gradients and not torch.is_grad_enabled():
             raise AttachError(
                 f'"{self._binding.name}" attends without gradients inside of a forward with gradients, as '
-                "under checkpoint(..., use_reentrant=True): its backward pass would attend at temperature 1. "
-                "Use use_reentrant=False, or checkpoint the whole module."
+                "under checkpoint(..., use_reentrant=True) or in an autograd.Function: its backward is not "
+                "that of tempered attention. Use use_reentrant=False, or checkpoint the whole module; "
+                "replace such a function by the operations of torch."
             )
 
     # ---- fused attention
@@ -473,6 +474,8 @@ class CallMode(TorchFunctionMode):
         """Return the weights that are made of tempered logits."""
         if not self._state.has_more:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
+        if self._state.acts_at_softmax:
+            self._require_gradients()
         logits = args[0] if args else kwargs["input"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         if dim not in (-1, logits.ndim - 1) or logits.ndim not in (3, 4):
