@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 RUN_FILE = "TEMPOPT_RUN"
-"""Environment variable with the path of the file that describes the run of a command."""
+"""Environment variable with the path of the file that describes the run of a command, or with JSON itself."""
 REPORTS, STOP = "reports.jsonl", "stop"
 """Files beside it: a line for each report, and the request to stop."""
 FILES = "files"
@@ -171,7 +171,8 @@ _file_reporters: dict[Path, FileReporter] = {}
 def current_run(*, params: Mapping[str, Any] | None = None, seed: int = 0) -> Run:
     """Return the run of a study that this process trains.
 
-    Outside of a study it is a run with the given parameters and seed, which reports nowhere.
+    Outside of a study it is a run with the given parameters and seed, which reports nowhere. The environment
+    variable TEMPOPT_RUN, as in ``TEMPOPT_RUN='{"params": {"lr": 0.1}}'``, has precedence over both.
 
     Args:
         params: Values of parameters that the study does not have.
@@ -181,9 +182,11 @@ def current_run(*, params: Mapping[str, Any] | None = None, seed: int = 0) -> Ru
     if _active:
         run = _active[-1]
         return Run({**defaults, **run.params}, run.seed, run.folder, run._reporter)
-    if RUN_FILE not in os.environ:
-        return Run(defaults, seed, Path.cwd())
-    path = Path(os.environ[RUN_FILE])
+    description = os.environ.get(RUN_FILE, "{}")
+    if description.startswith("{"):
+        data = json.loads(description)
+        return Run({**defaults, **data.get("params", {})}, data.get("seed", seed), Path.cwd())
+    path = Path(description)
     data = json.loads(path.read_text(encoding="utf-8"))
     if path not in _file_reporters:
         _file_reporters[path] = FileReporter(path.parent)

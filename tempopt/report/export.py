@@ -19,7 +19,7 @@ from tempopt.report.comparison_text import comparison_headline, exported_set
 from tempopt.report.decision import decide
 from tempopt.report.findings import round_lines
 from tempopt.report.formatting import baseline_name, parameters_text
-from tempopt.report.program_export import params_outside_command, program_python, program_yaml
+from tempopt.report.program_export import program_python, program_yaml
 from tempopt.report.recommendation_text import HEAD, recommendation_text
 from tempopt.report.study_data import StudyData
 from tempopt.storage.run_code import run_codes
@@ -120,7 +120,7 @@ def to_yaml(result: StudyData, *, winner: bool = False) -> str:
     """
     if result.spec.program is not None:
         export = _select(result, winner=winner)
-        return comment(_program_header(result, export)) + program_yaml(result.spec, export.parameters)
+        return comment(export.header) + program_yaml(result.spec, export.parameters)
     export = _build_export(result, winner=winner)
     notes = [*export.header]
     action = "training" if export.weights is None else "evaluating"
@@ -158,7 +158,7 @@ def to_python(result: StudyData, *, winner: bool = False) -> str:
     """
     if result.spec.program is not None:
         export = _select(result, winner=winner)
-        return comment(_program_header(result, export)) + program_python(result.spec, export.parameters)
+        return comment(export.header) + program_python(result.spec, export.parameters)
     export, code = _build_export(result, winner=winner), PythonWriter()
     body = [f"model = {code.object_expression('model', export.config['model'])}"]
     trainer = dict(export.config["trainer"])
@@ -189,13 +189,6 @@ def _lightning_package_name(result: StudyData) -> str:
         name for run_code, _ in run_codes(run.code for run in result.runs) for name in run_code.packages
     }
     return "pytorch_lightning" if "pytorch_lightning" in packages else "lightning"
-
-
-def _program_header(result: StudyData, export: _Export) -> list[str]:
-    """Return the comment lines before a command or a call."""
-    names = params_outside_command(result.spec, export.parameters)
-    remedy = "the program reads them by tempopt.current_run(params={...})"
-    return [*export.header, *([f"Not in the command: {', '.join(names)}; {remedy}."] if names else [])]
 
 
 def _attention_part(at_inference: Mapping[str, Any] | None) -> dict[str, Any] | None:

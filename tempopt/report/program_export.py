@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 import yaml
 
-from tempopt.spec.command import CommandTemplate
+from tempopt.run_handle import RUN_FILE
+from tempopt.spec.command import SEED, CommandTemplate
 from tempopt.spec.study_spec import StudySpec
 
 _ANY_SEED = 0
@@ -37,14 +40,12 @@ def program_python(spec: StudySpec, parameters: Mapping[str, Any]) -> str:
     return "\n".join(["import subprocess", "", f"subprocess.run({line!r}, shell=True, check=True)", ""])
 
 
-def params_outside_command(spec: StudySpec, parameters: Mapping[str, Any]) -> list[str]:
-    """Return the names of parameters that a command does not hold, and its program reads by itself."""
-    if spec.program is None or spec.program.command is None:
-        return []
-    placeholders = CommandTemplate.parse(spec.program.command).placeholders
-    return [name for name in parameters if name not in placeholders]
-
-
 def _command_line(spec: StudySpec, parameters: Mapping[str, Any]) -> str:
     assert spec.program is not None and spec.program.command is not None
-    return CommandTemplate.parse(spec.program.command).line(parameters, _ANY_SEED)
+    command = CommandTemplate.parse(spec.program.command)
+    line = command.line(parameters, _ANY_SEED)
+    if command.placeholders >= {*parameters, SEED}:
+        return line
+    # the program reads the others by tempopt.current_run()
+    run = json.dumps({"params": dict(parameters), "seed": _ANY_SEED}, ensure_ascii=False)
+    return f"{RUN_FILE}={shlex.quote(run)} {line}"

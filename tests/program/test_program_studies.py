@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -111,17 +112,31 @@ def test_what_is_said_of_a_program_speaks_of_its_baseline_and_not_of_temperature
     assert "τ" not in text and "temperature" not in text.lower().replace("temperature_init", "")
 
 
-def test_the_export_of_a_command_can_be_typed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = search(program_spec({"command": COMMAND, "metric": "val_loss"}))
+READING = """
+import sys, tempopt
+print("val_loss:", tempopt.current_run().temperature(0, 1) * float(sys.argv[2]) + int(sys.argv[1]) % 7 / 100)
+"""
+
+
+def test_the_export_of_a_command_trains_what_is_recommended(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "reading.py").write_text(READING)
+    space = {"temperature_init": {"low": 0.5, "high": 4}, "gain": GAIN}
+    command = "python reading.py {seed} {gain}"
+    result = search(program_spec({"command": command, "metric": "val_loss"}, space))
     assert result.recommendation is not None
+    params = result.recommendation.params
+    assert params["temperature_init"] != 1.0
     capsys.readouterr()
     assert run("export", "plain") == 0
     exported = yaml.safe_load(capsys.readouterr().out)
-    assert exported["params"] == result.recommendation.params
-    command = f"{sys.executable}{exported['command'].removeprefix('python')}"
-    assert "val_loss" in subprocess.check_output(command, shell=True, text=True)
+    assert exported["params"] == params
     assert run("export", "plain", "--format", "python") == 0
-    compile(capsys.readouterr().out, "exported", "exec")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    for words in (["sh", "-c", exported["command"]], ["python", "-c", capsys.readouterr().out]):
+        output = subprocess.check_output(words, text=True, env=os.environ | {"PATH": path})
+        assert float(output.split()[-1]) == params["temperature_init"] * params["gain"]
 
 
 def test_a_command_and_a_function_that_train_the_same_come_to_the_same(folder: Path) -> None:
