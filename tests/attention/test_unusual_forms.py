@@ -220,7 +220,24 @@ class SoftmaxByFunction(UnusualAttention):
         return _SavedSoftmax.apply(q @ k.transpose(-1, -2) / self.tau) @ v  # type: ignore[no-untyped-call]
 
 
+class Chunks(UnusualAttention):
+    """Some queries at a time."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = [chunk @ k.transpose(-1, -2) / self.tau for chunk in q.split(2, dim=2)]
+        return torch.cat([chunk.softmax(-1) @ v for chunk in logits], dim=2)
+
+
+class FusedChunks(UnusualAttention):
+    """Some queries at a time, by fused attention."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.cat([super(FusedChunks, self).attend(chunk, k, v) for chunk in q.split(2, dim=2)], dim=2)
+
+
 FORMS = [
+    Chunks,
+    FusedChunks,
     Normed,
     Standardised,
     Sparsemax,
@@ -277,4 +294,12 @@ def test_what_the_backward_pass_of_a_function_cannot_follow_is_refused(plan: dic
     model, x = SoftmaxByFunction(), torch.randn(3, 5, WIDTH)
     attach(model, plan, example=lambda: model(x))
     with pytest.raises(AttachError, match="without gradients inside of a forward with gradients"):
+        model(x)
+
+
+@pytest.mark.parametrize("form", [Chunks, FusedChunks])
+def test_local_heads_of_queries_in_chunks_are_refused(form: type[UnusualAttention]) -> None:
+    model, x = form(), torch.randn(3, 5, WIDTH)
+    attach(model, {"local_share": 0.5, "window": 2}, example=lambda: model(x))
+    with pytest.raises(AttachError, match="2 queries to 5 keys"):
         model(x)

@@ -616,6 +616,13 @@ class CallMode(TorchFunctionMode):
         """
         if self._is_cross:
             return None
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        # queries in chunks look like queries behind cached keys
+        if 1 < q_len < k_len and self._pattern.num_calls > 1:
+            raise AttachError(
+                f'"{self._binding.name}" attends in several calls, here with {q_len} queries to {k_len} keys.'
+                " Which key each query is cannot be told. Give local_share=0.0, or leave the layer out."
+            )
         last_seen = bool(getattr(self._module, "is_causal", True))
         window = self._numbers(q).window
         return near_keys(self._state.local, q, k, window=window, last_seen=last_seen, **options.masking)
