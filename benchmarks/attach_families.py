@@ -97,8 +97,8 @@ def reason(error: Exception) -> str:
     return next((short for words, short in short_reasons.items() if words in text), text[:90])
 
 
-def row(family: Family) -> tuple[str, Outcome]:
-    """Return a family's line of the table, and what came of it."""
+def attach_family(family: Family) -> Outcome:
+    """Return what attach makes of a family."""
     model = randomise(family.make())
     plain = outputs(family, model)
     truth_model = copy.deepcopy(model)
@@ -107,8 +107,7 @@ def row(family: Family) -> tuple[str, Outcome]:
     shift_size = distance(truth, plain)
     if not shift_size > BITES * float(plain.nan_to_num().abs().max()):
         raise AssertionError(f"{family.name}: its oracle does not bite, the output moves by {shift_size:.1e}")
-    outcome = try_attach(family, model, truth, shift_size)
-    return f"| {family.name} | {outcome.result} | {error_text(outcome.error)} |", outcome
+    return try_attach(family, model, truth, shift_size)
 
 
 def error_text(error: float | None) -> str:
@@ -119,16 +118,16 @@ def error_text(error: float | None) -> str:
 
 
 def table(only_names: Sequence[str] | None = None) -> tuple[list[str], list[Outcome]]:
-    """Return the lines of all families, each printed as it comes, and what came of them."""
-    lines, outcomes = [], []
+    """Return the lines of the table, with the families of equal outcomes in one, and all outcomes."""
+    names_by_outcome: dict[str, list[str]] = {}
+    outcomes = []
     for family in FAMILIES:
         if only_names and family.name not in only_names:
             continue
-        line, outcome = row(family)
-        print(line, flush=True)
-        lines.append(line)
+        outcome = attach_family(family)
+        names_by_outcome.setdefault(f"{outcome.result} | {error_text(outcome.error)}", []).append(family.name)
         outcomes.append(outcome)
-    return lines, outcomes
+    return [f"| {result} | {', '.join(names)} |" for result, names in names_by_outcome.items()], outcomes
 
 
 def main() -> None:
@@ -137,9 +136,8 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print("| family | attach | error |")
-    print("|---|---|---|")
-    _, outcomes = table(parser.parse_args().only)
+    lines, outcomes = table(parser.parse_args().only)
+    print("\n".join(["| attach | error | families |", "|---|---|---|", *lines]))
     num_right = sum(outcome.result == "right" for outcome in outcomes)
     num_wrong = sum(outcome.is_wrong for outcome in outcomes)
     print(

@@ -28,7 +28,7 @@ from tempopt.errors import SpecError, StudyFailed, StudyNotFound, mask_secrets, 
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.changes import RunStarted
 from tempopt.storage.liveness import host
-from tempopt.storage.rows import Checkpoint, Measurement, Outcome, TicketRow
+from tempopt.storage.rows import SEARCH_KINDS, Checkpoint, Measurement, Outcome, TicketRow
 from tempopt.storage.run_code import RunCode
 from tempopt.storage.ticket_queries import are_over
 from tempopt.training.messages import (
@@ -440,21 +440,19 @@ class Agent:
             remedy = _METRIC_REMEDY if message.kind == "no_value" else ""
             raise SpecError(f"{message.message}{remedy}")
         max_attempts, name = self._spec.study.max_attempts, self._spec.study.name
-        is_comparison = self._spec.compare is not None
+        # that of a program's configuration, or of a compared set, and no fault of this machine
+        is_of_code = message.kind in ("error", "no_value")
+        is_result = is_of_code and self._spec.counts_failures and ticket.kind not in SEARCH_KINDS
         log = f"The output is in {self._client.folder(ticket) / LOG}, and in: tempopt logs {name}"
         has_only_failed = (
             message.kind == "error" and not has_finished_run and ticket.failures + 1 >= max_attempts
         )
-        if has_only_failed and not is_comparison:
+        if has_only_failed and not is_result:
             # the code fails, not this ticket: it stays waiting, so that it runs once the code is fixed
             self._release_ticket(slot)
             raise StudyFailed(f"The training raises in every attempt: {message.message}\n{log}")
         self._record_lost_attempt(
-            slot,
-            message.message,
-            max_attempts=max_attempts,
-            # in a comparison it is a result of the set
-            is_unexpected=not (is_comparison and message.kind in ("error", "no_value")),
+            slot, message.message, max_attempts=max_attempts, is_unexpected=not is_result
         )
         if has_only_failed and are_over(t for t in self._client.tickets().values() if t.seed == ticket.seed):
             raise StudyFailed(

@@ -91,7 +91,11 @@ def run_and_report(
         return _report_comparison(result, arguments, publish_report(arguments, name))
     report = publish_report(arguments, name) or ""
     print_decision(["", *screen_lines(result, storage_option(arguments), report)])
-    return EXIT_FAILED if result.best is None else EXIT_OK
+    # as of a comparison without any value
+    is_without_value = (
+        result.verdict is None and result.spec.counts_failures and result.tickets["confirm"].failed > 0
+    )
+    return EXIT_FAILED if result.best is None or is_without_value else EXIT_OK
 
 
 def publish_report(arguments: argparse.Namespace, name: str) -> str | None:

@@ -46,11 +46,17 @@ def seeds_text(num_seeds: int, num_earlier: int) -> str:
     return f"{num_seeds} fresh seed{'s' * (num_seeds != 1)}"
 
 
-def earlier_seeds(result: ComparedData, of_round: int) -> int:
-    """Return the number of seeds that the verdict of a round shares with the verdict before."""
+def earlier_seeds(result: ComparedData, of_round: int, *, counts_failures: bool = True) -> int:
+    """Return the number of seeds that the verdict of a round shares with the verdict before.
+
+    Args:
+        result: The study.
+        of_round: The round.
+        counts_failures: Whether runs that failed on every attempt count; else their seeds are left out.
+    """
     rounds = rounds_of_verdict(result.runs, of_round)[:-1]
     runs = [run for run in result.runs if run.kind == "confirm" and run.round in rounds]
-    lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed" and not result.comparison}
+    lost_pairs = {(run.round, run.pair) for run in runs if run.outcome == "failed" and not counts_failures}
     return len({(run.round, run.pair) for run in runs} - lost_pairs)
 
 

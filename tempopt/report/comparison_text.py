@@ -36,6 +36,7 @@ from tempopt.verdict.statistics.paired_tests import PairedTest
 
 if TYPE_CHECKING:
     from tempopt.report.study_data import ComparedData, StudyData
+    from tempopt.spec.study_spec import StudySpec
 
 DIFFER, ALIKE = "Difference shown", "No difference shown"
 """Outcome of a comparison of every two sets, as text."""
@@ -241,6 +242,11 @@ def failure_text(variant: Variant, comparison: Comparison) -> str:
 
 def _failure_verb(comparison: Comparison) -> str:
     return "failed" if comparison.confirmed_on is None else "failed or diverged"
+
+
+def failure_verb(spec: StudySpec) -> str:
+    """Return how the runs of a study fail that count as failed in its verdict."""
+    return "failed or diverged" if spec.counts_failures else "diverged"
 
 
 def diverges_too_often(answer: PairedResult) -> bool:

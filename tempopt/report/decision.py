@@ -88,7 +88,7 @@ class Decision:
         """The decision in one line."""
         seeds = seeds_text(self.seeds or 0, self.earlier_seeds)
         if self.outcome == "untrained":
-            return f"{self.word}: {self.baseline} diverged on every seed."
+            return f"{self.word}: {self.baseline} has no finite value on any seed."
         change = value_text_in(self.change, self.change, self.low, self.high)
         basis = f"(no interval, {seeds})"
         if math.isfinite(self.low) or math.isfinite(self.high):
@@ -147,7 +147,7 @@ def decide(result: StudyData, storage: str = "") -> Decision | None:
         baseline=baseline_name(result.spec),
         about="winner" if answer == verdict.primary else "recommended",
         is_winner_replaced=is_winner_replaced(verdict),
-        earlier_seeds=earlier_seeds(result, verdict.round),
+        earlier_seeds=earlier_seeds(result, verdict.round, counts_failures=result.spec.counts_failures),
         untested=untested_parameters(result.spec, advice),
         also=tuple(islice(remarks(result, verdict, storage), _MAX_REMARKS)),
         is_about_temperature=result.spec.has_temperature,

@@ -12,6 +12,7 @@ from tempopt.report.alpha_spending import earlier_seeds, ledger_lines, rounds_co
 from tempopt.report.comparison_text import (
     comparison_findings,
     cost_line,
+    failure_verb,
     noise_text,
     pair_caveats,
 )
@@ -111,7 +112,7 @@ def _verdict_findings(result: StudyData, verdict: Verdict, storage: str) -> Iter
     yield from facts("rounds", round_lines(result))
     data = f"{DATA[verdict.confirmed_on]} data, {PAIRED_TEST}"
     yield from facts("basis", [f"compared with {baseline}{baseline_values(result.spec)} on the {data}."])
-    yield from facts("caveat", _caveat_lines(verdict, baseline))
+    yield from facts("caveat", _caveat_lines(verdict, result.spec))
     if not verdict.at_one:
         yield from _baseline_findings(result, verdict)
     yield from _constant_findings(result, verdict)
@@ -144,7 +145,8 @@ def _earlier_line(result: StudyData, verdict: Verdict) -> str:
     """Return the result and the recommendation of one of several verdicts."""
     test = verdict.primary.paired
     # a winner at the baseline cannot gain over it
-    combined_note = "; rounds combined" if earlier_seeds(result, verdict.round) else ""
+    num_earlier = earlier_seeds(result, verdict.round, counts_failures=result.spec.counts_failures)
+    combined_note = "; rounds combined" if num_earlier else ""
     gain = "" if verdict.at_one else f", {format_signed(test)} ({format_ci_and_p(test)}{combined_note})"
     outcome = WORDS[outcome_of(verdict)].lower()
     summary = f"verdict {verdict.verdict_number} (round {verdict.round}): {outcome}{gain}"
@@ -284,13 +286,13 @@ def _shorten(text: str) -> str:
     return text.rstrip(".") if is_short else f"{text[:_MAX_REASON_CHARS].rstrip('.')} ..."
 
 
-def _caveat_lines(verdict: Verdict, baseline: str) -> Iterator[str]:
+def _caveat_lines(verdict: Verdict, spec: StudySpec) -> Iterator[str]:
     total = verdict.primary
     if verdict.confirmed_on == "validate":
         yield "confirmed on the validation data that the search has seen: only the seeds are fresh."
     if verdict.confirmed_on == "program":
         yield "confirmed on the data that the program measures its value on: only the seeds are fresh."
-    yield from pair_caveats(total, "the winner", baseline)
+    yield from pair_caveats(total, "the winner", baseline_name(spec), failure_verb(spec))
     if (text := noise_text(total, "the winner")) and not verdict.at_one:
         yield f"{text} (study.seeds.confirm)."
     if total.is_skewed:
@@ -501,7 +503,9 @@ def _failure_findings(verdict: Verdict, result: StudyData) -> Iterator[Finding]:
     if rates is None:
         return
     limit, worse_side = result.spec.study.failure, "below" if result.direction == "maximize" else "above"
-    failure = "diverged" if limit is None else f"{result.metric} {worse_side} {limit:g}, or diverged"
+    failure = failure_verb(result.spec)
+    if limit is not None:
+        failure = f"{result.metric} {worse_side} {limit:g}, or {failure}"
     at_baseline = f"at {baseline_name(result.spec)} {_rate_text(rates.reference)}"
     end = ""
     if verdict.is_more_stable:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tempopt.report.comparison_text import failure_verb, unvaried_text
 from tempopt.report.finding import MODELS
 from tempopt.report.formatting import (
     baseline_name,
@@ -81,12 +82,18 @@ def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
         yield f"this is what verdict {verdict.verdict_number} recommends; verdict {latest} takes nothing back"
     if total.significant and not verdict.guards_kept:
         yield f"the winner gains, but {not_kept(verdict.guards)}"
-    if verdict.is_more_stable and verdict.failures is not None:
-        rates = verdict.failures
+    if verdict.unvaried:
+        names = {"winner": "the winner", "baseline": baseline}
+        yield unvaried_text([names[name] for name in verdict.unvaried]).rstrip(".")
+    rates = verdict.failures
+    if rates is not None and verdict.is_more_stable:
         yield (
             f"{rates.reference.failed} of {rates.reference.runs} trainings failed at {baseline}, "
             f"{rates.arm.failed} with this ({p_text(rates.p_value)})"
         )
+    elif rates is not None and result.spec.counts_failures:
+        counts = f"{rates.arm.failed} of {rates.arm.runs} seeds, {baseline} on {rates.reference.failed}"
+        yield f"the winner {failure_verb(result.spec)} on {counts}"
     if total.significant:
         yield from _beside_constants(verdict)
         if advice.action_without_training == "change_nothing" and verdict.guards_kept:

@@ -72,6 +72,7 @@ def verdict_json(result: StudyData) -> dict[str, Any]:
             "kept": _to_json_value(simplest.keep_share_test),
         },
         "failures": verdict.failures and asdict(verdict.failures),
+        **_select_fields(verdict, "unvaried"),
         "guards": [_guard_json(guard) for guard in verdict.guards],
         "guards_kept": verdict.guards_kept,
     }

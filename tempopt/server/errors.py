@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from tempopt.errors import TempoptError, mask_secrets
+from tempopt.errors import TempoptError, mask_secrets, shorten_message
 from tempopt.storage.http.connection import ERROR_RESPONSES
 
 LOGGER = logging.getLogger("tempopt.server")
@@ -22,8 +22,6 @@ _PUBLIC_MESSAGES = {
     "storage_away": "The database of this server cannot be reached now (see its log). Try again later.",
     "storage": "The database of this server failed at this request. The server's log has details.",
 }
-# Characters of a message: a request may be repeated in it.
-_LONGEST = 1900
 # Of refusals that Starlette and the limits of bodies raise.
 _CODES = {
     400: "bad_request",
@@ -51,8 +49,8 @@ class ApiError(Exception):
 
 def answer(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """Return the answer to a refused request."""
-    text = mask_secrets(message)
-    content = {"error": {"code": code, "message": text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"}}
+    # a request may be repeated in a message
+    content = {"error": {"code": code, "message": shorten_message(mask_secrets(message))}}
     return JSONResponse(content, status_code=status, headers=headers)
 
 

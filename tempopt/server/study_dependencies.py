@@ -54,18 +54,15 @@ def _get_writable_study(
     return _load_study(name, principal, shared, study)
 
 
-def _get_identified_study(
-    name: Name,
-    study: Annotated[int, _IS_ID],
-    principal: Annotated[Principal, Depends(SUBMIT)],
-    shared: Shared,
-) -> StudyRow:
-    return _load_study(name, principal, shared, study)
-
-
 ViewableStudy = Annotated[StudyRow, Depends(_get_viewable_study)]
 """The study in the path, for clients that may read it."""
 WritableStudy = Annotated[StudyRow, Depends(_get_writable_study)]
 """The study in the path, for clients that may change it."""
+
+
+def _get_identified_study(row: WritableStudy, study: Annotated[int, _IS_ID]) -> StudyRow:
+    return row
+
+
 IdentifiedStudy = Annotated[StudyRow, Depends(_get_identified_study)]
 """The same, by name and id: a late copy of the request changes no later study of that name."""

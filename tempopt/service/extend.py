@@ -295,7 +295,7 @@ def retry(store: Store, study: StudyRow, spec: StudySpec, *, version: int | None
             break
     num_failed = sum(ticket.state == "failed" for ticket in rows)
     if not tickets_to_requeue and not fresh_tickets:
-        reason = "none counts any more" if spec.compare is None else "each counts as failed in the verdict"
+        reason = "each counts as failed in the verdict" if spec.counts_failures else "none counts any more"
         return f"No run is repeated: of {num_failed} that failed on every attempt, {reason}."
     parts = []
     if tickets_to_requeue:

@@ -221,6 +221,14 @@ class StudySpec(SpecSection):
         return self.compare is None
 
     @property
+    def counts_failures(self) -> bool:
+        """Whether a run that failed on every attempt counts in a verdict like one that diverged.
+
+        Compared sets and programs may fail by themselves; for other runs it is a fault of a machine.
+        """
+        return self.compare is not None or self.program is not None
+
+    @property
     def ranks(self) -> int:
         """Number of processes that train a run together."""
         devices = self.trainer.get("devices", 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -21,11 +21,8 @@ _LONGEST = 300
 adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
 
 
-class Unreadable:
-    """A value that is no document or no time: it passes no validation."""
-
-
-UNREADABLE = Unreadable()
+UNREADABLE = object()
+"""A value that is no document or no time: it passes no validation."""
 
 
 @contextmanager
@@ -56,6 +53,22 @@ def first_fault(error: ValidationError) -> str:
     location = ".".join(str(part)[:60] for part in fault["loc"])
     reason = fault["msg"].removeprefix("Value error, ").rstrip(".")
     return f"{location}: {reason}" if location else reason
+
+
+def read_with_defaults(
+    kind: type[T], values: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[T, str]:
+    """Return a row as a dataclass, with defaults for damaged values, and the first fault; empty if none.
+
+    Raises:
+        ValidationError: A damaged value has no default.
+    """
+    try:
+        return adapter(kind).validate_python(values), ""
+    except ValidationError as error:
+        columns = {str(fault["loc"][0]) for fault in error.errors()} & defaults.keys()
+        readable_values = {**values, **{name: defaults[name] for name in columns}}
+        return adapter(kind).validate_python(readable_values), first_fault(error)
 
 
 def read_rows(kind: type[T], rows: Iterable[Row[Any]], title: str) -> list[T]:

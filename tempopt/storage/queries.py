@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Row, and_, false, or_, select,
 
 from tempopt.errors import StorageError, StudyNotFound
 from tempopt.storage.clock import Clock
-from tempopt.storage.damage import adapter, first_fault, read_rows, report_damage
+from tempopt.storage.damage import adapter, first_fault, read_rows, read_with_defaults, report_damage
 from tempopt.storage.models import MEASUREMENT, STUDY, TICKET
 from tempopt.storage.rows import Checkpoint, Kind, Measurement, StudyRow, StudyState, TicketRow
 
@@ -49,6 +49,7 @@ _TICKET_DEFAULTS = {
     "seed": 0,
     "attempt": 1,
     "seconds": 0.0,
+    "state": "failed",
 }
 
 
@@ -58,18 +59,15 @@ def study_row(row: Row[Any]) -> StudyRow:
     Raises:
         StorageError: The spec is damaged.
     """
-    values = dict(row._mapping)
+    fault_text = f'A row of the study "{str(row.name)[:100]}" is damaged in the database: '
     try:
-        study: StudyRow = adapter(StudyRow).validate_python(values)
+        study, fault = read_with_defaults(StudyRow, dict(row._mapping), _STUDY_DEFAULTS)
     except ValidationError as error:
-        columns = {str(fault["loc"][0]) for fault in error.errors()}
-        fault_text = f'A row of the study "{str(values["name"])[:100]}" is damaged in the database: '
-        if not columns <= _STUDY_DEFAULTS.keys():
-            raise StorageError(
-                f"{fault_text}{first_fault(error)}. Restore it from a backup, or delete the study."
-            ) from error
-        report_damage(f"{fault_text}{first_fault(error)}.")
-        study = adapter(StudyRow).validate_python(values | {name: _STUDY_DEFAULTS[name] for name in columns})
+        raise StorageError(
+            f"{fault_text}{first_fault(error)}. Restore it from a backup, or delete the study."
+        ) from error
+    if fault:
+        report_damage(f"{fault_text}{fault}.")
     return replace(study, age=study.age - study.created.timestamp())
 
 
@@ -109,17 +107,8 @@ def study_deleted_error(study_id: int) -> StudyNotFound:
 def ticket_row(row: Row[Any]) -> TicketRow:
     """Return a row of TICKET_COLUMNS as TicketRow; a ticket with a damaged value counts as failed."""
     values = {**row._mapping, "checkpoints": row.checkpoints or ()}
-    try:
-        ticket: TicketRow = adapter(TicketRow).validate_python(values)
-    except ValidationError as error:
-        columns = {str(fault["loc"][0]) for fault in error.errors()}
-        readable_values = values | {name: _TICKET_DEFAULTS[name] for name in columns}
-        if "number" in columns:
-            readable_values["number"] = row.id
-        ticket = failed_ticket(
-            adapter(TicketRow).validate_python(readable_values | {"state": "failed"}), first_fault(error)
-        )
-    return ticket
+    ticket, fault = read_with_defaults(TicketRow, values, {**_TICKET_DEFAULTS, "number": row.id})
+    return failed_ticket(ticket, fault) if fault else ticket
 
 
 def failed_ticket(ticket: TicketRow, fault: str) -> TicketRow:

@@ -51,25 +51,19 @@ class AttentionObserver(LightningCallback):
             self._maps.begin(last_step + 1)
             self._steps = sorted({*self._steps, *self._maps.steps})
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         # under manual optimization a batch may take several steps
         if not self.notes and any(self._step < step <= current_step(trainer) for step in self._steps):
             self._step = current_step(trainer)
             self._watching.enter_context(self._tempered.observed(self._observe))
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._watching.close()
         if self._maps is not None and not self.notes:
             with self._note_errors("The attention"):
                 self._maps.finish_step(self._step)
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._watching.close()
 
     def _observe(self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, **masking: Any) -> None:

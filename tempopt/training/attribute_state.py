@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
 import pickle
-import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from tempopt.attention.attach.preserve_state import generator_state
 from tempopt.training.plain_data import is_data
 
 AttributeValues = dict[str, dict[str, Any]]
 """Name of an object to its attributes by name: a value, and whether tensors of it are on a GPU."""
 
-# These stay the objects that they are, since others may hold them.
-_STATEFUL: dict[type, tuple[Callable[[Any], Any], Callable[[Any, Any], object]]] = {
-    torch.Generator: (torch.Generator.get_state, torch.Generator.set_state),
-    np.random.Generator: (
-        lambda generator: generator.bit_generator.state,
-        lambda generator, state: setattr(generator.bit_generator, "state", state),
-    ),
-    np.random.RandomState: (np.random.RandomState.get_state, np.random.RandomState.set_state),
-    random.Random: (random.Random.getstate, random.Random.setstate),
-    deque: (list, lambda queue, items: (queue.clear(), queue.extend(items))),
-}
 _LIBRARIES = ("lightning", "pytorch_lightning", "tempopt")
 _NAMES_OF_LIGHTNING = vars(L.LightningModule()).keys()
 
@@ -87,17 +74,8 @@ class AttributeState:
                     changes.setdefault(owner_name, {})[name] = _copy(value), _is_on_gpu(value)
         return changes
 
-    def read(self) -> AttributeValues:
-        """Return copies of all attributes that are data."""
-        return {
-            owner_name: {
-                name: (_copy(value), _is_on_gpu(value)) for name, value in self._attributes(owner_name)
-            }
-            for owner_name in self._owners
-        }
-
     def write(self, values: AttributeValues, device: torch.device | None = None) -> None:
-        """Set attributes to what :meth:`read` or :meth:`changes` has returned.
+        """Set attributes to what :meth:`changes` has returned.
 
         Args:
             values: The values.
@@ -142,24 +120,11 @@ class AttributeState:
         return isinstance(value, nn.Module) and self._parts.isdisjoint(value.modules())
 
 
-@contextlib.contextmanager
-def preserve_attributes(module: nn.Module) -> Iterator[None]:
-    """Leave attributes of a module that no ``state_dict`` holds as they were, whatever a step does."""
-    state = AttributeState(module)
-    values = state.read()
-    try:
-        yield
-    finally:
-        state.write(
-            {
-                owner_name: {name: values[owner_name][name] for name in changes if name in values[owner_name]}
-                for owner_name, changes in state.changes().items()
-            }
-        )
-
-
 def _stateful(value: object) -> tuple[Any, Any]:
-    return next((functions for cls, functions in _STATEFUL.items() if isinstance(value, cls)), (None, None))
+    """Return the functions that read and write the state of an object which others may hold, so it stays."""
+    if isinstance(value, deque):
+        return list, lambda queue, items: (queue.clear(), queue.extend(items))
+    return generator_state(value)
 
 
 def _tensors(owner: object, *, has_parameters: bool = True) -> dict[str, Tensor]:

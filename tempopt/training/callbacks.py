@@ -161,9 +161,7 @@ class LossScaleCallback(TemperedCallback):
     Lightning divides the loss by ``accumulate_grad_batches`` and multiplies it by a gradient scaler's scale.
     """
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         tempered: Any = self._of(pl_module)
         tempered.set_loss_scale(loss_scale(trainer) / trainer.accumulate_grad_batches)
 
@@ -200,9 +198,7 @@ class SeedCallback(LightningCallback):
         self._seed = seed
         self._rank_seed_parts = ranks.rank_seed_parts
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         seed_generators(
             self._seed, "batch", trainer.fit_loop.epoch_loop.total_batch_idx, *self._rank_seed_parts
         )
@@ -236,15 +232,11 @@ class TemperatureLogger(LightningCallback):
         self._logged = -1
         self.next_step = 0
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._new = current_step(trainer) != self._step
         self._step = current_step(trainer)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._temperatures = self._tempered.temperatures
         observations = self._observed(self._step) if self._new else {}
         has_stepped = not internals.is_accumulating(trainer)
@@ -360,15 +352,7 @@ class ReportCallback(LightningCheckpoint):
         if trainer.state.fn == "fit" and batch_idx == 0 and dataloader_idx == 0:
             self.validated_weights = self._sum_weights()
 
-    def on_validation_batch_end(
-        self,
-        trainer: L.Trainer,
-        pl_module: L.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def on_validation_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._beat(current_step(trainer))
         if trainer.state.fn != "fit":
             self._stop_signals.exchange()

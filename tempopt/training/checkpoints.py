@@ -26,7 +26,7 @@ from tempopt.training.attribute_state import AttributeState
 from tempopt.training.callbacks import stop_training
 from tempopt.training.lightning_package import LightningCheckpoint
 from tempopt.training.messages import CheckpointRef, RunRequest
-from tempopt.training.module_state import ModuleModes, optimized_names, regroup_parameters
+from tempopt.training.module_state import optimized_names, read_modes, regroup_parameters, restore_modes
 from tempopt.training.plain_data import brief, load_as_data
 from tempopt.training.ranks import ALONE, Ranks, StopSignals
 from tempopt.training.steps import current_step, total_steps
@@ -284,7 +284,7 @@ class CheckpointCallback(LightningCheckpoint):
         self._due = False
         self._validated = False
         self._loaded: dict[str, Any] = {}
-        self._modes: ModuleModes | None = None
+        self._modes: dict[str, list[str]] | None = None
         self._attributes: AttributeState | None = None
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -315,7 +315,7 @@ class CheckpointCallback(LightningCheckpoint):
         # a due validation without data calls no hook, but is skipped on a resume
         self._validated = is_due
         # a validation puts all parts into the mode of evaluation until it is over
-        self._modes = ModuleModes.of(module) if is_due else None
+        self._modes = read_modes(module) if is_due else None
 
     def _after_batch(self, trainer: L.Trainer) -> None:
         internals.finish_restart(trainer)
@@ -358,7 +358,7 @@ class CheckpointCallback(LightningCheckpoint):
             "should_stop": trainer.should_stop,
             # hooks at the begin of an epoch set these, and are not called in its middle
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
-            "modes": (self._modes or ModuleModes.of(pl_module)).as_dict(),
+            "modes": self._modes or read_modes(pl_module),
             "optimized": optimized_names(pl_module, trainer.optimizers),
         }
         assert self._attributes is not None
@@ -387,7 +387,7 @@ class CheckpointCallback(LightningCheckpoint):
         internals.restore_data_position(trainer)
         internals.resume_weight_averaging(trainer)
         trainer.accumulate_grad_batches = state["accumulate_grad_batches"]
-        ModuleModes(**state["modes"]).restore(pl_module)
+        restore_modes(pl_module, state["modes"])
         device = trainer.strategy.root_device
         metrics = {name: value.to(device) for name, value in state["metrics"].items()}
         internals.restore_metrics(trainer, metrics)

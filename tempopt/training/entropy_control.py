@@ -127,9 +127,7 @@ class EntropyControl(TemperedCallback):
             # the checkpoint is from the end of the training, which did not begin again
             self._of(pl_module).set_temperatures(self._loaded["temperatures"])
 
-    def on_train_batch_start(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         assert self._controller is not None
         if current_step(trainer) == self._step:
             return
@@ -138,9 +136,7 @@ class EntropyControl(TemperedCallback):
         if self._controller.due:
             self._watching.enter_context(self._of(pl_module).observed(self._observe))
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         assert self._controller is not None
         self._watching.close()
         if current_step(trainer) == self._step:
@@ -159,9 +155,7 @@ class EntropyControl(TemperedCallback):
             self._controller.update(shares, progress=step_progress, slopes=newton_slopes)
         )
 
-    def on_exception(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._watching.close()
 
     @torch.no_grad()
@@ -172,14 +166,12 @@ class EntropyControl(TemperedCallback):
         k_BHKD: Tensor,
         *,
         scale: float | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
         valid_BQ: Tensor | None,
+        **masking: Any,
     ) -> None:
         if layer in self._sums:
             # activation checkpointing computes a layer again in backward
             return
-        masking: dict[str, Any] = {"attn_mask": attn_mask, "is_causal": is_causal}
         entropy_BHQ = attention_entropy(q_BHQD, k_BHKD, scale=scale, **masking)
         num_keys = visible_keys(q_BHQD.shape[-2], k_BHKD.shape[-2], device=q_BHQD.device, **masking)
         share_BHQ, counts_BHQ = normalised_entropy(entropy_BHQ, num_keys)
@@ -303,10 +295,8 @@ class PlannedControl(EntropyControl):
         if not self.curves:
             self._note(current_step(trainer))
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
+        super().on_train_batch_end(trainer, pl_module, *args)
         if self._recorded.is_due(current_step(trainer)):
             self._note(current_step(trainer))
 

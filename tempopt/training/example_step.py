@@ -6,15 +6,15 @@ import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 from unittest import mock
 
 import lightning as L
-import torch
 from lightning.pytorch.utilities import CombinedLoader as LightningCombinedLoader
-from torch import Tensor, nn
+from torch import Tensor
 
-from tempopt.training.attribute_state import preserve_attributes
+from tempopt.attention.attach.preserve_state import preserve_attributes
 from tempopt.training.lightning_package import CombinedLoader
 
 
@@ -26,41 +26,13 @@ def first_batch(loaders: Any) -> Any:
     return batch
 
 
-@contextlib.contextmanager
-def silence_logging(module: L.LightningModule) -> Iterator[None]:
+def _silence_logging(module: L.LightningModule) -> AbstractContextManager[object]:
     """Ignore logging in a step, which Lightning refuses outside of a loop."""
-    names = ("log", "log_dict")
-    for name in names:
-        module.__dict__[name] = lambda *args, **kwargs: None
-    try:
-        yield
-    finally:
-        for name in names:
-            del module.__dict__[name]
+    return mock.patch.multiple(module, log=_ignore, log_dict=_ignore)
 
 
-def _step_tensors(module: nn.Module) -> list[Tensor]:
-    """Return the tensors that a training step may change: buffers, and averages of the trained weights.
-
-    Averages, as of a momentum encoder, are parameters without gradients that have the shape of a trained one.
-    """
-    shapes = {parameter.shape for parameter in module.parameters() if parameter.requires_grad}
-    averages = [p for p in module.parameters() if not p.requires_grad and p.shape in shapes]
-    return [*module.buffers(), *averages]
-
-
-@contextlib.contextmanager
-def _preserve_state(module: nn.Module, tensors: list[Tensor]) -> Iterator[None]:
-    """Put back what a training step changes by itself: attributes of the module, and the tensors."""
-    saved_values = [tensor.detach().clone() for tensor in tensors]
-    with preserve_attributes(module):
-        try:
-            yield
-        finally:
-            for tensor, value in zip(tensors, saved_values, strict=True):
-                if not torch.equal(tensor, value):
-                    # not to the tensor itself, which could not be differentiated any more
-                    tensor.data.copy_(value)
+def _ignore(*args: Any, **kwargs: Any) -> None:
+    pass
 
 
 def training_step(module: L.LightningModule, datamodule: L.LightningDataModule | None) -> Callable[[], Any]:
@@ -70,7 +42,6 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         module: The module, on its present device.
         datamodule: The data, which are set up for it; None if the module has its own loaders.
     """
-    tensors = _step_tensors(module)
 
     @functools.cache
     def batch() -> Any:
@@ -81,7 +52,7 @@ def training_step(module: L.LightningModule, datamodule: L.LightningDataModule |
         return module.transfer_batch_to_device(first_batch(owner.train_dataloader()), module.device, 0)
 
     def forward() -> Any:
-        with silence_logging(module), _preserve_state(module, tensors):
+        with _silence_logging(module), preserve_attributes(module):
             return _step(module, batch())
 
     return forward
@@ -97,12 +68,11 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
         module: What it trains.
         batch: A batch on the module's device.
     """
-    tensors = _step_tensors(module)
 
     def forward() -> Any:
         with (
-            silence_logging(module),
-            _preserve_state(module, tensors),
+            _silence_logging(module),
+            preserve_attributes(module),
             _collect_losses(trainer, module) as losses,
             trainer.precision_plugin.train_step_context(),
         ):

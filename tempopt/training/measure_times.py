@@ -67,9 +67,7 @@ class StepTimer(LightningCallback):
         counted_steps = timed_steps if len(timed_steps) >= _MIN_STEPS else self._timed
         return median(seconds for _, seconds in counted_steps) if counted_steps else 0.0
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         now, step = self._clock(), current_step(trainer)
         self.batches += 1
         self.first = now if self.first is None else self.first

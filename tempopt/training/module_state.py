@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 from torch.optim import Optimizer
@@ -14,44 +11,25 @@ OptimizedNames = list[list[list[str]] | None]
 """Of each optimizer the names of the parameters in each group; None if one of them is not the module's."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModuleModes:
-    """The modes of the parts of a module.
+def read_modes(module: nn.Module) -> dict[str, list[str]]:
+    """Return the names of frozen parameters, and of the parts that evaluate or keep no running statistics."""
+    parts = list(module.named_modules())
+    return {
+        "frozen": [name for name, param in module.named_parameters() if not param.requires_grad],
+        "evaluating": [name for name, part in parts if not part.training],
+        "untracked": [name for name, part in parts if getattr(part, "track_running_stats", None) is False],
+    }
 
-    Args:
-        frozen: Names of the parameters that require no gradient.
-        evaluating: Names of the parts in the mode of evaluation.
-        untracked: Names of the parts that keep no running statistics, though they may.
-    """
 
-    frozen: list[str]
-    evaluating: list[str]
-    untracked: list[str]
-
-    @classmethod
-    def of(cls, module: nn.Module) -> Self:
-        """Return the modes that a module is in."""
-        parts = list(module.named_modules())
-        return cls(
-            frozen=[name for name, param in module.named_parameters() if not param.requires_grad],
-            evaluating=[name for name, part in parts if not part.training],
-            untracked=[name for name, part in parts if getattr(part, "track_running_stats", None) is False],
-        )
-
-    def restore(self, module: nn.Module) -> None:
-        """Put a module into these modes."""
-        frozen, evaluating, untracked = set(self.frozen), set(self.evaluating), set(self.untracked)
-        for name, param in module.named_parameters():
-            if param.requires_grad == (name in frozen):
-                param.requires_grad_(name not in frozen)
-        for name, part in module.named_modules():
-            part.training = name not in evaluating
-            if isinstance(getattr(part, "track_running_stats", None), bool):
-                part.track_running_stats = name not in untracked
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain data, from which the class makes the same again."""
-        return dataclasses.asdict(self)
+def restore_modes(module: nn.Module, modes: Mapping[str, Sequence[str]]) -> None:
+    """Put a module into the modes that :func:`read_modes` has returned."""
+    for name, param in module.named_parameters():
+        if param.requires_grad == (name in modes["frozen"]):
+            param.requires_grad_(name not in modes["frozen"])
+    for name, part in module.named_modules():
+        part.training = name not in modes["evaluating"]
+        if isinstance(getattr(part, "track_running_stats", None), bool):
+            part.track_running_stats = name not in modes["untracked"]
 
 
 def optimized_names(module: nn.Module, optimizers: Sequence[Optimizer]) -> OptimizedNames:

@@ -6,8 +6,8 @@ statistics.
 How failed runs count, decided before any results:
 
 * *Lost* (the infrastructure failed on every attempt): the pair is left out and counted as dropped. The
-  failure of a machine is not evidence about the temperature. In a comparison of given sets the program may
-  itself fail, so there such a run counts as a diverged one.
+  failure of a machine is not evidence about the temperature. A program may itself fail, and so may a given
+  set of a comparison, so there such a run counts as a diverged one (``StudySpec.counts_failures``).
 * *Diverged*: leaving the pair out would reward parameters for the seeds on which they diverge. The run counts
   with the worst value that any run of the two compared arms reached: better than the truth, so a gain over an
   arm that diverges is a lower bound. So that this never creates a gain, an arm that diverged on more seeds
@@ -112,6 +112,11 @@ class PairedResult:
         """Whether the arm is significantly worse; of several references, than each of them."""
         return all(answer.paired.is_worse for answer in self.components)
 
+    @property
+    def ignores_seeds(self) -> bool:
+        """Whether neither arm nor reference varies, so that more seeds would show nothing either."""
+        return self.is_unvaried and self.is_reference_unvaried
+
 
 def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | None:
     """Return the comparison with all of several references at once; None if no reference has runs left.
@@ -141,6 +146,8 @@ def most_conservative(answers: Sequence[PairedResult | None]) -> PairedResult | 
         reference_diverged=min_answer.reference_diverged,
         component_results=tuple(valid_answers),
         lost=lost,
+        is_unvaried=any(answer.is_unvaried for answer in valid_answers),
+        is_reference_unvaried=any(answer.is_reference_unvaried for answer in valid_answers),
     )
 
 
@@ -206,26 +213,29 @@ class Evidence:
 
     def runs(self, arm: str, kind: Kind = "confirm") -> list[PairedRuns]:
         """Return the runs of an arm, round by round."""
-        counts_failed = self.spec.compare is not None
         return [
-            PairedRuns.of(self.tickets(kind, arm, of_round), counts_failed=counts_failed)
+            PairedRuns.of(self.tickets(kind, arm, of_round), counts_failed=self.spec.counts_failures)
             for of_round in self.rounds
         ]
 
     def compare(self, arm: Sequence[PairedRuns], reference: Sequence[PairedRuns]) -> PairedResult | None:
         """Return the comparison over the pairs without a lost run; None if there is none.
 
+        If failed runs count, it is None if no run of the two has a value.
+
         Args:
             arm: Its runs, by round.
             reference: Runs of its reference, by round.
         """
+        if self.spec.counts_failures and not any(runs.values for runs in (*arm, *reference)):
+            return None
         differences = self._differences(arm, reference)
         test = self.test(differences, self.spec.study.direction)
         if test is None:
             return None
         counted_pairs = [pair for round_differences in differences for pair in round_differences]
         num_planned = sum(map(self.num_planned_pairs, self.rounds))
-        return PairedResult(
+        answer = PairedResult(
             paired=test,
             dropped=num_planned - len(counted_pairs),
             diverged=_count_diverged_pairs(arm, differences),
@@ -234,6 +244,8 @@ class Evidence:
                 [value for round_differences in differences for value in round_differences.values()]
             ),
         )
+        # tempopt sets the seed of a module, but cannot see whether a program uses its own
+        return require_noise(answer, arm, reference) if self.spec.program else answer
 
     def test(self, differences: Sequence[Mapping[int, float]], direction: Direction) -> PairedTest | None:
         """Test paired differences over all rounds; None if there are no differences.
@@ -409,7 +421,8 @@ def gains_by_pair(
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     arm_runs, reference_runs = (
-        PairedRuns.of(of_kind(confirm, "confirm", arm_name)) for arm_name in ("search", reference)
+        PairedRuns.of(of_kind(confirm, "confirm", arm_name), counts_failed=spec.counts_failures)
+        for arm_name in ("search", reference)
     )
     return gains_of(arm_runs, reference_runs, spec)
 
@@ -469,14 +482,17 @@ def baseline_runs(evidence: Evidence) -> list[list[PairedRuns]]:
 def is_confirmation_complete(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> bool:
     """Return whether the confirmation of a round, all of whose tickets have ended, gets no more pairs.
 
-    It has all of its pairs, a gain is shown, or none is in sight. Stopping where the winner is behind is not
-    binding: the level holds either way. A winner that fails less often than its reference gets all of its
+    It has all of its pairs, a gain is shown, or none is in sight: the winner is behind, all runs of a program
+    fail, or none of them varies. Stopping where the winner is behind is not binding: the level holds either
+    way. A winner that fails less often than its reference gets all of its
     pairs, on which this is tested.
     """
     pairs = pairs_of(of_kind(tickets, "confirm", of_round=of_round))
     if is_round_of_added_pairs(tickets, of_round) or pairs >= spec.study.seeds.confirm.max:
         return True
     answer = gain_over_baseline(Evidence(tickets, spec, of_round))
-    if answer is None or answer.significant:
-        return answer is not None
+    if answer is None:
+        return spec.counts_failures
+    if answer.significant or answer.ignores_seeds:
+        return True
     return answer.paired.gain <= 0 and not answer.fails_less

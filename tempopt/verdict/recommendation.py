@@ -276,7 +276,8 @@ def _recommend_without_gain(verdict: Verdict, evidence: Evidence, min_gain: floa
     is_possible = excluded_gain is None or excluded_gain >= min_gain
     has_min_gain = evidence.spec.study.min_gain is not None and min_gain > 0
     no_change = _change_nothing(verdict, min_gain, passed_over)
-    if has_min_gain and is_possible and not verdict.primary.worse and not verdict.at_one:
+    can_gain = not (verdict.primary.worse or verdict.at_one or verdict.unvaried)
+    if has_min_gain and is_possible and can_gain:
         more_pairs = _find_more_pairs(evidence, min_gain)
         if more_pairs is not None:
             return replace(no_change, action="more_pairs", more_pairs=more_pairs)

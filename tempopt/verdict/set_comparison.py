@@ -43,7 +43,6 @@ from tempopt.verdict.paired_evidence import (
     PairedRuns,
     gains_of,
     paired_failures,
-    require_noise,
 )
 from tempopt.verdict.pairs import paired_tickets
 from tempopt.verdict.statistics.failure_rates import FailureRates
@@ -334,7 +333,7 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
 def _is_decided(answer: PairedResult | None) -> bool:
     if answer is None or answer.significant or answer.worse:
         return True
-    return answer.is_unvaried and answer.is_reference_unvaried
+    return answer.ignores_seeds
 
 
 # ---- what they say
@@ -395,7 +394,7 @@ def _compare_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) 
         SetPair(
             name=name,
             reference=reference,
-            answer=_compare_runs(evidence, name, reference),
+            answer=evidence.compare(evidence.runs(name), evidence.runs(reference)),
         )
         for reference, name in combinations(names, 2)
     )
@@ -451,17 +450,7 @@ def _variant_answer(
     tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
 ) -> PairedResult | None:
     evidence = _variant_evidence(tickets, spec, of_round, variant)
-    return _compare_runs(evidence, variant, _reference_and_variants(spec)[0].name)
-
-
-def _compare_runs(evidence: Evidence, name: str, reference: str) -> PairedResult | None:
-    """Return the comparison of two sets; None if no run of the two has a value."""
-    runs, reference_runs = evidence.runs(name), evidence.runs(reference)
-    if not any(round_runs.values for round_runs in (*runs, *reference_runs)):
-        return None
-    answer = evidence.compare(runs, reference_runs)
-    # tempopt sets the seed of a module, but cannot see whether a program uses its own
-    return require_noise(answer, runs, reference_runs) if answer and evidence.spec.program else answer
+    return evidence.compare(evidence.runs(variant), evidence.runs(_reference_and_variants(spec)[0].name))
 
 
 def gains_of_set(

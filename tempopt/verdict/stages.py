@@ -201,8 +201,8 @@ def failed_runs_to_requeue(
         for ticket in tickets
         if ticket.state == "failed" and _is_still_needed(ticket, tickets, spec, confirm, has_verdict)
     ]
-    # a comparison lacks none: there a failure is a result
-    lost = _num_missing_pairs(tickets, this_round) if has_verdict and spec.compare is None else 0
+    # it lacks none where a failure is a result
+    lost = _num_missing_pairs(tickets, this_round) if has_verdict and not spec.counts_failures else 0
     count = max(_MIN_ADDED_PAIRS, lost) if lost > 0 else 0
     return tickets_to_requeue, further_pairs(tickets, spec, count) if count else []
 

@@ -177,6 +177,12 @@ class Verdict:
         return any(answer.reference_diverged == answer.paired.n_pairs for answer in self.primary.components)
 
     @property
+    def unvaried(self) -> list[str]:
+        """Which of ``winner`` and ``baseline`` have the same value in all runs, so that nothing is shown."""
+        flags = {"winner": self.primary.is_unvaried, "baseline": self.primary.is_reference_unvaried}
+        return [name for name, is_unvaried in flags.items() if is_unvaried]
+
+    @property
     def guards_kept(self) -> bool:
         """Whether the winner is shown to keep each guard; one that was not measured is not kept."""
         return not any(guard.blocks_recommendation for guard in self.guards)

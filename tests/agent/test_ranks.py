@@ -44,19 +44,6 @@ def on_two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndedStudy]:
         assert worker_pids(os.getpid()) == []
 
 
-def test_all_ranks_have_the_same_parameters_and_temperature_at_every_step_of_a_search(
-    on_two: EndedStudy,
-) -> None:
-    search_facts = [fact for fact in on_two.facts if fact[0] == "search"]
-    assert len(search_facts) == 8
-    outcomes = [fact[5] for fact in search_facts]
-    assert set(outcomes) == {"complete", "pruned"}
-    first, second = lines(on_two.folder, 0), lines(on_two.folder, 1)
-    # what was pruned has ended at the same step on both
-    assert first == second
-    assert len({line["temperature"] for line in first if "temperature" in line}) > 8
-
-
 @pytest.mark.usefixtures("toy_folder")
 def test_one_device_makes_the_same_decisions(on_two: EndedStudy, tmp_path: Path) -> None:
     single_run = read_study(search(spec(tmp_path, devices=1), storage=URL, workers=1))

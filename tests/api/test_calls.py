@@ -21,7 +21,7 @@ from tempopt.service import studies
 from tempopt.service.progress import NotebookProgress, in_notebook, progress_for_python
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import TicketRow
-from tests.toy_study import SMALL, begin_study, toy_spec
+from tests.toy_study import SMALL, toy_spec
 
 URL = "sqlite:///tempopt.db"
 SPEC: dict[str, Any] = {
@@ -70,28 +70,6 @@ def test_python_and_the_command_line_keep_a_study_in_the_same_place(monkeypatch:
 # ---- what is shown
 
 
-@pytest.mark.long
-def test_a_search_shows_a_line_for_each_stage_on_standard_error(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    result = tempopt.search(SPEC, workers=1)
-    captured_output = capfd.readouterr()
-    assert not captured_output.out
-    assert "toy: minimize val_loss" in captured_output.err and "] baseline: " in captured_output.err
-    assert result.state == "done"
-    assert tempopt.resume("toy", workers=1).state == "done"
-    # a handle on a study that is over starts nothing
-    with tempopt.resume("toy", wait=False) as handle:
-        assert handle.state == "done"
-        assert handle.result(progress=False).verdict == result.verdict
-        num_done = sum(count.done for count in result.tickets.values())
-        assert f"{num_done} of {num_done} trainings done, best so far" in repr(handle)
-    assert handle.state == "done" and handle.result().state == "done"
-    assert tempopt.write_report(result, "page.html") == Path("page.html")
-    assert "toy" in Path("page.html").read_text("utf-8")
-    assert not capfd.readouterr().err
-
-
 def _output(displays: list[Any]) -> Any:
     def display(data: Any, **options: Any) -> Any:
         assert options == {"raw": True, "display_id": True}
@@ -136,23 +114,6 @@ def test_an_interrupt_says_how_to_go_on() -> None:
 
 
 # ---- explanations
-
-
-@pytest.mark.usefixtures("fake_workers")
-def test_a_verdict_is_explained_on_request_and_not_before_there_is_one() -> None:
-    spec = toy_spec(**SMALL)
-    begin_study(spec)
-    with pytest.raises(UsageError, match="confirmation is not over"):
-        tempopt.resume("toy", explain=True, workers=1, progress=False)
-    result = tempopt.search(spec, workers=1, progress=False)
-    assert result.verdict is not None and result.tickets["ablation"].done == 0
-    assert not result.verdict.parts
-    with pytest.raises(UsageError, match="each with its own command"):
-        tempopt.resume("toy", explain=True, add_trials=1, workers=1, progress=False)
-    explained_result = tempopt.resume("toy", explain=True, workers=1, progress=False)
-    assert explained_result.state == "done" and explained_result.verdict is not None
-    assert explained_result.tickets["ablation"].done > 0 and explained_result.verdict.parts
-    assert explained_result.verdict.primary == result.verdict.primary
 
 
 # ---- handles

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import warnings
 from functools import partial
 from typing import Any
@@ -17,7 +16,6 @@ from tests.attention.call_models import (
     MEMORY,
     STACK_LAYERS,
     TOKENS,
-    VOCABULARY,
     WIDTH,
     Attention,
     Block,
@@ -26,7 +24,6 @@ from tests.attention.call_models import (
     Temperatures,
     causal_mask,
     divide_rows,
-    ids_BT,
     random,
     run_tokens,
     sdpa,
@@ -140,6 +137,13 @@ MULTIHEAD = {
     ),
     "is_causal": multihead(first=without_weights(attn_mask=IS_LATER, is_causal=True)),
     "is_causal, weights": multihead("TBE", first={"attn_mask": CAUSAL, "is_causal": True}),
+    "root of a model": CallModel(
+        build=lambda: sharpened(nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)),
+        run=lambda model: model(tokens_BTE(), tokens_BTE(), tokens_BTE())[0],
+        temper=temper_multihead,
+        layers=("",),
+        may_refuse=True,
+    ),
     "derived class": CallModel(
         build=lambda: sharpened(
             Stack(*(Block(NarrowMultihead(WIDTH, HEADS, batch_first=True)) for _ in range(2)))
@@ -335,180 +339,5 @@ OTHER_LIBRARIES = {
         temper=partial(temper_linear, "lin_query"),
         layers=("module_0", "module_1"),
         may_refuse=True,
-    ),
-}
-
-
-# ---- families of transformers
-
-SIZES = dict(hidden_size=WIDTH, intermediate_size=48, num_hidden_layers=2, num_attention_heads=HEADS)
-NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-DECODER = SIZES | dict(
-    vocab_size=VOCABULARY,
-    num_key_value_heads=2,
-    head_dim=8,
-    max_position_embeddings=64,
-    bos_token_id=None,
-    eos_token_id=None,
-    pad_token_id=0,
-)
-MASKED = SIZES | NO_DROPOUT | dict(vocab_size=VOCABULARY, max_position_embeddings=64, pad_token_id=0)
-BLOOM = dict(vocab_size=VOCABULARY, hidden_size=WIDTH, n_layer=2, n_head=HEADS)
-GPT2 = dict(vocab_size=VOCABULARY, n_embd=WIDTH, n_layer=2, n_head=HEADS, n_positions=64)
-GPT2_DROPOUT = dict(attn_pdrop=0.0, resid_pdrop=0.0, embd_pdrop=0.0)
-SEQ2SEQ = dict(
-    vocab_size=VOCABULARY,
-    d_model=WIDTH,
-    encoder_layers=1,
-    decoder_layers=1,
-    encoder_attention_heads=HEADS,
-    decoder_attention_heads=HEADS,
-    encoder_ffn_dim=48,
-    decoder_ffn_dim=48,
-    dropout=0.0,
-    pad_token_id=0,
-    bos_token_id=1,
-    eos_token_id=2,
-    decoder_start_token_id=1,
-)
-WHISPER = SEQ2SEQ | dict(num_mel_bins=8, max_source_positions=8, max_target_positions=16)
-T5 = dict(
-    vocab_size=VOCABULARY, d_model=WIDTH, d_kv=8, d_ff=48, num_layers=1, num_heads=HEADS, dropout_rate=0.0
-)
-DEBERTA = MASKED | dict(
-    relative_attention=True, pos_att_type=["c2p", "p2c"], share_att_key=True, position_buckets=4
-)
-
-
-def padded_text() -> dict[str, Tensor]:
-    return {"input_ids": ids_BT(), "attention_mask": (~IS_PADDING_BT).long()}
-
-
-def run_text(model: nn.Module) -> Tensor:
-    output: Tensor = model(**padded_text())[0]
-    return output[~IS_PADDING_BT]
-
-
-def run_text_pair(model: nn.Module) -> Tensor:
-    output: Tensor = model(**padded_text(), decoder_input_ids=ids_BT(2))[0]
-    return output
-
-
-def run_image(model: nn.Module) -> Tensor:
-    output: Tensor = model(pixel_values=random(BATCH, 3, 12, 12))[0]
-    return output
-
-
-def run_speech(model: nn.Module) -> Tensor:
-    output: Tensor = model(input_features=random(BATCH, 8, 16), decoder_input_ids=ids_BT(2))[0]
-    return output
-
-
-def family(
-    model: str,
-    implementation: str,
-    run: Any,
-    layers: tuple[str, ...],
-    scale: str = "scaling",
-    query: str | None = None,
-    may_refuse: bool = False,
-    **options: Any,
-) -> CallModel:
-    """Return a tiny model of that class; ``scale`` names its own scale, ``query`` its query projection."""
-
-    def build() -> nn.Module:
-        library: Any = pytest.importorskip(
-            "transformers", reason="NOT TESTED: families of transformers. Install tempopt[transformers]."
-        )
-        kind = getattr(importlib.import_module("transformers"), model)
-        configuration = kind.config_class(**options)
-        assert library.PreTrainedConfig in type(configuration).__mro__
-        built = sharpened(kind(configuration))
-        built.set_attn_implementation(implementation)  # type: ignore[operator]
-        return built
-
-    return CallModel(
-        build=build,
-        run=run,
-        temper=partial(temper_linear, query) if query else partial(temper_scale, scale),
-        layers=layers,
-        may_refuse=may_refuse,
-        # Norms and softmax are in float32, whatever the type of the weights.
-        tolerance=1e-5,
-    )
-
-
-def two(pattern: str) -> tuple[str, ...]:
-    return tuple(pattern.format(layer) for layer in range(2))
-
-
-BART_LAYERS = (
-    "encoder.layers.0.self_attn",
-    "decoder.layers.0.self_attn",
-    "decoder.layers.0.encoder_attn",
-)
-T5_LAYERS = (
-    "encoder.block.0.layer.0.SelfAttention",
-    "decoder.block.0.layer.0.SelfAttention",
-    "decoder.block.0.layer.1.EncDecAttention",
-)
-DECODER_LAYERS = two("model.layers.{}.self_attn")
-BERT_LAYERS = two("encoder.layer.{}.attention.self")
-# Class of the model, how it is run, its attention modules, its options, and what is unlike the others.
-FAMILIES: dict[str, tuple[str, Any, tuple[str, ...], dict[str, Any]]] = {
-    "Bert": ("BertModel", run_text, BERT_LAYERS, MASKED),
-    "Roberta": ("RobertaModel", run_text, BERT_LAYERS, MASKED),
-    "GPT2": ("GPT2LMHeadModel", run_text, two("transformer.h.{}.attn"), GPT2 | GPT2_DROPOUT),
-    "Llama": ("LlamaForCausalLM", run_text, DECODER_LAYERS, DECODER),
-    "Mistral": ("MistralForCausalLM", run_text, DECODER_LAYERS, DECODER | {"sliding_window": 4}),
-    "Qwen2": ("Qwen2ForCausalLM", run_text, DECODER_LAYERS, DECODER),
-    "Qwen3": ("Qwen3ForCausalLM", run_text, DECODER_LAYERS, DECODER),
-    "Bart": ("BartModel", run_text_pair, BART_LAYERS, SEQ2SEQ | {"max_position_embeddings": 64}),
-    "ViT": (
-        "ViTModel",
-        run_image,
-        two("layers.{}.attention"),
-        SIZES | NO_DROPOUT | {"image_size": 12, "patch_size": 4},
-    ),
-    "Whisper": ("WhisperModel", run_speech, BART_LAYERS, WHISPER),
-    "T5": ("T5Model", run_text_pair, T5_LAYERS, T5 | {"decoder_start_token_id": 0, "pad_token_id": 0}),
-}
-TRANSFORMERS = {
-    f"{name}, {implementation}": family(
-        kind, implementation, run, layers, may_refuse=name == "T5" and implementation == "eager", **options
-    )
-    for name, (kind, run, layers, options) in FAMILIES.items()
-    for implementation in ("sdpa", "eager")
-} | {
-    "Gemma2, eager": family(
-        "Gemma2ForCausalLM",
-        "eager",
-        run_text,
-        DECODER_LAYERS,
-        may_refuse=True,
-        attn_logit_softcapping=0.5,
-        query_pre_attn_scalar=8,
-        sliding_window=4,
-        **DECODER,
-    ),
-    "Bloom, eager": family(
-        "BloomModel",
-        "eager",
-        run_text,
-        two("h.{}.self_attention"),
-        scale="inv_norm_factor",
-        may_refuse=True,
-        hidden_dropout=0.0,
-        attention_dropout=0.0,
-        **BLOOM,
-    ),
-    "DebertaV2, eager": family(
-        "DebertaV2Model",
-        "eager",
-        run_text,
-        BERT_LAYERS,
-        query="query_proj",
-        may_refuse=True,
-        **DEBERTA,
     ),
 }

@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import copy
-import io
 import math
-import pickle
 from typing import Any
 
 import lightning as L
@@ -11,9 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
-from tempopt.attention.attach.attachment import Attachment, attach, detach
+from tempopt.attention.attach.attachment import attach, detach
 from tempopt.errors import AttachError
 from tempopt.temperature import TemperatureParameters
 
@@ -100,27 +96,6 @@ def test_training_at_temperature_1_is_training_without_to_the_last_bit() -> None
     assert equal_states(attached, plain)
 
 
-def test_a_run_that_was_saved_and_resumed_at_temperature_1_is_training_without() -> None:
-    plain_model, attached_model, resumed_model = classifier(), classifier(), classifier()
-    plain_optimizer = plain_model.configure_optimizers()
-    train(plain_model, plain_optimizer, batches(6))
-    attach(attached_model, NEUTRAL)
-    optimizer = attached_model.configure_optimizers()
-    train(attached_model, optimizer, batches(6))
-    file = io.BytesIO()
-    torch.save({"model": attached_model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    file.seek(0)
-    saved = torch.load(file, weights_only=True)
-
-    attach(resumed_model, NEUTRAL)
-    resumed_optimizer = resumed_model.configure_optimizers()
-    resumed_model.load_state_dict(saved["model"])
-    resumed_optimizer.load_state_dict(saved["optimizer"])
-    for model, model_optimizer in ((plain_model, plain_optimizer), (resumed_model, resumed_optimizer)):
-        train(model, model_optimizer, batches(6))
-    assert equal_states(resumed_model, plain_model)
-
-
 def test_a_temperature_that_is_set_for_validation_and_back_leaves_training_as_it_was() -> None:
     plain, attached = classifier(), classifier()
     attachment = attach(attached, TemperatureParameters(temperature_final=0.25, schedule="linear"))
@@ -156,19 +131,6 @@ def test_another_plan_is_used_at_the_same_progress() -> None:
     x = batches(1)[0][0]
     assert torch.equal(model(x), other_model(x))
     assert attachment.plan == LINEAR.plan(2)
-
-
-def test_detaching_leaves_the_model_as_it_was() -> None:
-    model, plain = classifier(), classifier()
-    attachment = attach(model, LINEAR)
-    attachment.detach()
-    assert [type(module) for module in model.modules()] == [type(module) for module in plain.modules()]
-    assert equal_states(model, plain)
-    assert [vars(module).keys() for module in model.modules()] == [
-        vars(module).keys() for module in plain.modules()
-    ]
-    x = batches(1)[0][0]
-    assert torch.equal(model.eval()(x), plain.eval()(x))
 
 
 def test_a_temperature_cannot_be_set_on_a_detached_model() -> None:
@@ -223,76 +185,6 @@ def test_an_example_is_tested_and_a_model_that_fails_is_given_back_untouched() -
     with pytest.raises(AttachError, match="did not move the output"):
         attach(model, LINEAR, example=lambda: model(x[:, :1]))
     assert type(model.encoder.layers[0].self_attn) is nn.MultiheadAttention
-
-
-def through_pickle(pair: tuple[Classifier, Attachment]) -> tuple[Classifier, Attachment]:
-    return pickle.loads(pickle.dumps(pair))
-
-
-@pytest.mark.parametrize("copied", [copy.deepcopy, through_pickle])
-def test_an_attachment_that_is_copied_with_its_model_sets_the_copy(copied) -> None:
-    model = classifier().eval()
-    attachment = attach(model, LINEAR)
-    x = batches(1)[0][0]
-    attachment.set_progress(0.7)
-    expected = model(x)
-    attachment.set_progress(0.1)
-    before = model(x)
-    twin, twin_attachment = copied((model, attachment))
-    assert torch.equal(twin(x), before)
-    twin_attachment.set_progress(0.7)
-    assert torch.equal(twin(x), expected)
-    assert torch.equal(model(x), before)
-    twin_attachment.detach()
-    assert type(twin.encoder.layers[0].self_attn) is nn.MultiheadAttention
-
-
-@pytest.mark.filterwarnings("ignore:.*does not have many workers:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*GPU available but not used:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*:FutureWarning")
-def test_lightning_trains_and_reloads_an_attached_module(tmp_path) -> None:
-    def fit(model: Classifier) -> L.Trainer:
-        trainer = L.Trainer(
-            max_epochs=1,
-            accelerator="cpu",
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-        )
-        x, y = (torch.cat(part) for part in zip(*batches(4), strict=True))
-        torch.manual_seed(5)
-        trainer.fit(model, DataLoader(TensorDataset(x, y), batch_size=BATCH))
-        return trainer
-
-    plain, attached = classifier(), classifier()
-    attach(attached, NEUTRAL)
-    fit(plain)
-    fit(attached).save_checkpoint(tmp_path / "attached.ckpt")
-    assert equal_states(attached, plain)
-    reloaded = Classifier.load_from_checkpoint(tmp_path / "attached.ckpt", weights_only=True)
-    assert equal_states(reloaded, plain)
-    assert type(reloaded.encoder.layers[0].self_attn) is nn.MultiheadAttention
-
-
-def test_it_goes_through_ddp(tmp_path) -> None:
-    plain, attached = classifier(), classifier()
-    attach(attached, TemperatureParameters(temperature_init=0.5))
-    for layer in plain.encoder.layers:
-        scale_queries(layer.self_attn, 2.0)
-    x = batches(1)[0][0]
-    meeting = f"file://{tmp_path}/rendezvous"
-    torch.distributed.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
-    try:
-        replicated = nn.parallel.DistributedDataParallel(attached.eval())
-        loss = replicated(x).square().sum()
-        loss.backward()
-    finally:
-        torch.distributed.destroy_process_group()
-    expected = plain.eval()(x).square().sum()
-    expected.backward()
-    assert torch.equal(loss, expected)
-    assert torch.equal(attached.head.weight.grad, plain.head.weight.grad)
 
 
 class Routed(nn.Module):

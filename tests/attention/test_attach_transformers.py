@@ -229,11 +229,6 @@ def test_a_capped_logit_is_divided_by_the_temperature_before_it_is_capped() -> N
     torch.testing.assert_close(model(**text())[0], by_hand(**text())[0], rtol=1e-5, atol=1e-5)
 
 
-def test_an_entropy_term_is_that_of_softmax() -> None:
-    with pytest.raises(AttachError, match="entropy term is that of softmax"):
-        attach(llama(), {"entropy_lambda": 0.1, "normaliser": "sparsemax"})
-
-
 def test_an_implementation_that_is_set_afterwards_is_refused() -> None:
     model = llama()
     attach(model, LOG_N)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tempopt import AttachError, UsageError, attach, bake, load_checkpoint
+from tempopt import AttachError, attach, bake
 from tempopt.attention.attach import detach
 
 WIDTH = 16
@@ -153,22 +153,6 @@ with torch.no_grad():
     )
     assert done.returncode == 0, done.stderr
     assert torch.equal(torch.load(tmp_path / "out.pt"), outputs(baked_encoder()))
-
-
-def test_load_checkpoint_reads_plain_weights_and_says_of_others_what_they_are(tmp_path: Path) -> None:
-    path = tmp_path / "weights.pt"
-    torch.save(baked_encoder().state_dict(), path)
-    model = encoder()
-    assert load_checkpoint(model, path) is None
-    assert torch.equal(outputs(model), outputs(baked_encoder()))
-    with pytest.raises(UsageError, match="There is no checkpoint"):
-        load_checkpoint(model, tmp_path / "nothing.pt")
-    torch.save([1, 2], path)
-    with pytest.raises(UsageError, match="holds no weights by name"):
-        load_checkpoint(model, path)
-    torch.save({"state_dict": baked_encoder()}, path)
-    with pytest.raises(UsageError, match="cannot be loaded as data"):
-        load_checkpoint(model, path)
 
 
 # ---- models of transformers
@@ -311,6 +295,8 @@ def test_the_query_is_found_in_any_layout_of_weights(form: str) -> None:
     [
         ({"length_scaling": "log_n"}, "length_scaling="),
         ({"normaliser": "sparsemax"}, "normaliser="),
+        ({"head_pattern": "exp", "head_ratio": 5.0}, 'head_pattern="exp"'),
+        ({"local_share": 0.5, "window": 3}, r"local_share=0\.5"),
     ],
 )
 def test_what_is_decided_where_keys_are_seen_is_refused_with_what_works(beside: Any, reason: str) -> None:
@@ -334,14 +320,3 @@ def test_parameters_that_cannot_hold_a_temperature_are_refused() -> None:
         attach(model, {"temperature_init": 0.5}, example=None)
         with pytest.raises(AttachError, match=rf"{reason}.*tempopt.load_checkpoint"):
             bake(model)
-
-
-def test_the_mark_is_in_the_configuration_that_save_pretrained_keeps(tmp_path: Path) -> None:
-    model = make_model("Llama")
-    attach(model, {"temperature_init": 0.5})
-    bake(model)
-    model.save_pretrained(tmp_path)
-    loaded_model = type(model).from_pretrained(tmp_path)
-    assert torch.equal(first_output(loaded_model), first_output(model))
-    with pytest.raises(AttachError, match=r"has the temperature 0.5 in its weights already"):
-        attach(loaded_model, {})

@@ -14,7 +14,7 @@ pytest.importorskip(
     "transformers", reason="NOT TESTED: models of transformers. Install tempopt[transformers]."
 )
 
-from benchmarks.attach_families import distance, outputs, randomise, row, table
+from benchmarks.attach_families import attach_family, distance, outputs, randomise, table
 from benchmarks.attach_models import FAMILIES, Family
 from tempopt import AttachError, attach, bake
 
@@ -58,7 +58,7 @@ def build_family(name: str) -> Any:
     ],
 )
 def test_all_that_makes_logits_of_queries_is_tempered_and_nothing_else(name) -> None:
-    assert row(BY_NAME[name])[1].result == "right"
+    assert attach_family(BY_NAME[name]).result == "right"
 
 
 def test_a_pooling_head_may_be_left_out() -> None:
@@ -69,7 +69,7 @@ def test_a_pooling_head_may_be_left_out() -> None:
 
 @pytest.mark.parametrize("name", ["Mamba", "FNet"])
 def test_what_has_no_softmax_is_refused(name) -> None:
-    assert row(BY_NAME[name])[1].result == "refused: no attention that is known"
+    assert attach_family(BY_NAME[name]).result == "refused: no attention that is known"
 
 
 @pytest.mark.parametrize("name", ["Llama", "Bert", "T5", "ViT", "Qwen3", "DebertaV2 unshared"])

@@ -161,23 +161,6 @@ def test_every_length_scaling_counts_the_keys_that_each_query_sees(
     np.testing.assert_allclose(out.numpy(), by_definition(q, k, v, beta, **masking), atol=2e-5)
 
 
-def test_log_n_depends_on_a_row_and_not_on_the_padding_beside_it() -> None:
-    q, k, v = qkv(torch.float32)
-    scaling = LogNScaling(n0=16.0)
-    mask = torch.arange(K) < 4
-    padded = tempered_attention(
-        q, k, v, inverse_temperature=2.0, length_scaling=scaling, attn_mask=mask[None, None, None]
-    )
-    short = tempered_attention(q, k[:, :, :4], v[:, :, :4], inverse_temperature=2.0, length_scaling=scaling)
-    torch.testing.assert_close(padded, short)
-
-
-@pytest.mark.parametrize("masking", MASKS.values(), ids=MASKS.keys())
-def test_visible_keys_are_counted_for_every_kind_of_mask(masking: dict[str, Any]) -> None:
-    counts = visible_keys(Q, K, **masking).expand(B, H, Q)
-    assert counts.tolist() == allowed_keys(**masking).sum(axis=-1).tolist()
-
-
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_causal_mask_over_keys_counts_as_the_whole_matrix_does(data: st.DataObject) -> None:

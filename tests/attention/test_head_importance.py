@@ -83,7 +83,9 @@ def test_an_outputs_change_is_its_distance_relative_to_its_size() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_is_given_back_to_the_bit(kind: type[nn.Module]) -> None:
     model = make_model(kind).train()
+    next(model.parameters()).requires_grad_(False)
     before = {name: value.clone() for name, value in model.state_dict().items()}
+    requires = [param.requires_grad for param in model.parameters()]
     x, _ = together(examples())
     output = model(x)
     gates = gates_of(model)
@@ -94,6 +96,8 @@ def test_the_model_is_given_back_to_the_bit(kind: type[nn.Module]) -> None:
         raise ZeroDivisionError
     assert gates.pruned == {}
     assert all(module.training for module in model.modules())
+    assert [param.requires_grad for param in model.parameters()] == requires
+    assert all(param.grad is None for param in model.parameters())
     assert torch.equal(model(x), output)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 

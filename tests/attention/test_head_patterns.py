@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import tempopt
-from tempopt import AttachError, TemperedModule, attach
+from tempopt import TemperedModule, attach
 from tempopt.attention.attach.checkpoints import put_beside
 from tempopt.attention.functional.entropy import attention_entropy
 from tempopt.temperature import HEAD_PATTERNS
@@ -152,22 +152,6 @@ def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
 
 
 # ---- the attention interface of transformers
-
-
-@pytest.mark.parametrize(
-    ("parameters", "option"),
-    [
-        ({"head_pattern": "exp", "head_ratio": RATIO}, 'head_pattern="exp"'),
-        ({"local_share": 0.5, "window": 3}, r"local_share=0\.5"),
-    ],
-)
-def test_weights_refuse_what_differs_by_head_and_say_what_to_do(
-    parameters: dict[str, Any], option: str
-) -> None:
-    model = llama("sdpa")
-    attach(model, parameters)
-    with pytest.raises(AttachError, match=rf"{option} cannot be written into weights.*AttachCallback"):
-        tempopt.bake(model)
 
 
 def test_a_checkpoint_keeps_the_pattern_beside_its_weights(tmp_path: Path) -> None:

@@ -152,21 +152,6 @@ def test_importance_is_normalised_layer_by_layer() -> None:
 
 
 @pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
-def test_importance_leaves_the_model_as_it_was(kind: type[nn.Module]) -> None:
-    model = make_model(kind).train()
-    [first, *_] = model.parameters()
-    first.requires_grad_(False)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    requires = [param.requires_grad for param in model.parameters()]
-    gates = gates_of(model)
-    gates.importance(loss_of(model), examples())
-    assert all(module.training for module in model.modules())
-    assert [param.requires_grad for param in model.parameters()] == requires
-    assert all(param.grad is None for param in model.parameters())
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("kind", [CausalAttention, PackedAttention])
 @pytest.mark.parametrize("grad", [True, False])
 def test_a_pruned_head_is_left_out_and_comes_back_to_the_bit(kind: type[nn.Module], grad: bool) -> None:
     model = make_model(kind).eval()

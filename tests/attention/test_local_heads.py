@@ -155,13 +155,6 @@ def test_more_queries_than_keys_are_refused() -> None:
         LocalMask().double().attend(q, k[:, :, :4], v[:, :, :4], layer=0)
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_one_mask_for_all_heads_is_what_the_groups_see(causal: bool) -> None:
-    position_Q = query_positions(N, N, is_causal=causal)
-    mask = local_mask(4, N, near=NearKeys(2, WINDOW, position_Q), is_causal=causal)
-    assert np.array_equal(mask[0].numpy(), allowed_keys(4, 2, N, causal=causal))
-
-
 def test_length_scaling_follows_the_keys_that_a_head_sees() -> None:
     q, k, v = draw_qkv()
     module = LocalMask(length_scaling="log_n", n0=5.0, head_pattern="exp", head_ratio=4.0).double()

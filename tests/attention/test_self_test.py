@@ -21,9 +21,9 @@ HOT = TemperatureParameters(temperature_init=2.0)
 class SelfTestBlock(nn.Module):
     """A residual block of attention whose query may be treated further."""
 
-    def __init__(self, treat: nn.Module | None = None, query: nn.Module | None = None) -> None:
+    def __init__(self, treat: nn.Module | None = None) -> None:
         super().__init__()
-        self.q_proj = query or nn.Linear(WIDTH, WIDTH)
+        self.q_proj = nn.Linear(WIDTH, WIDTH)
         self.k_proj = nn.Linear(WIDTH, WIDTH)
         self.v_proj = nn.Linear(WIDTH, WIDTH)
         self.out = nn.Linear(WIDTH, WIDTH)
@@ -98,11 +98,6 @@ def test_a_query_that_is_normalised_after_its_projection_passes(eps) -> None:
     prove(nn.Sequential(SelfTestBlock(), SelfTestBlock(nn.RMSNorm(WIDTH // HEADS, eps=eps))))
 
 
-def test_a_loss_tells_a_temperature_that_acts() -> None:
-    model = SelfTestBlock()
-    attach(model, HOT).self_test(lambda: model(batch()).square().mean())
-
-
 def test_a_layer_whose_output_is_discarded_is_refused_with_its_name() -> None:
     class Discarding(SelfTestBlock):
         def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +125,7 @@ def test_a_forward_that_does_not_repeat_itself_is_refused() -> None:
 
 
 def test_a_forward_that_changes_buffers_and_a_teacher_is_tested() -> None:
-    class Contrast(nn.Module):
+    class MomentumPair(nn.Module):
         """Student and teacher with a queue of what the teacher has made (MoCo)."""
 
         def __init__(self) -> None:
@@ -148,7 +143,7 @@ def test_a_forward_that_changes_buffers_and_a_teacher_is_tested() -> None:
             self.queue = torch.cat([self.queue[len(x) :], hidden])
             return loss
 
-    model = Contrast()
+    model = MomentumPair()
     queue = model.queue.clone()
     prove(model)
     assert torch.equal(model.queue, queue)

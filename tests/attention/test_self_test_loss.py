@@ -12,70 +12,43 @@ from torch.nn import functional as F
 
 from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError
+from tests.attention.test_self_test import WIDTH, SelfTestBlock
 
-WIDTH, HEADS, HOT = 16, 4, {"temperature_init": 2.0}
-
-
-class LossAttention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def query(self, x: Tensor) -> Tensor:
-        return self.q_proj(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (
-            tensor.unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for tensor in (self.query(x), self.k_proj(x), self.v_proj(x))
-        )
-        return x + F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-
-
-class LossBlock(nn.Module):
-    def __init__(self, attention: nn.Module, used: bool = True) -> None:
-        super().__init__()
-        self.attention, self.used = attention, used
-
-    def forward(self, x: Tensor) -> Tensor:
-        attended = self.attention(x)
-        return attended if self.used else x
-
-
-class WithLoss(L.LightningModule):
-    """Returns what a training step does: one number."""
-
-    def __init__(self, *blocks: nn.Module) -> None:
-        super().__init__()
-        self.body = nn.Sequential(*blocks)
-
-    def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        return self.body(batch).square().mean()
+HOT = {"temperature_init": 2.0}
 
 
 def prove(*blocks: nn.Module, tokens: int = 7) -> None:
     torch.manual_seed(0)
-    model = WithLoss(*blocks)
-    batch = torch.randn(3, tokens, WIDTH)
-    attach(model, HOT, example=None).self_test(lambda: model.training_step(batch, 0))
+    model, batch = nn.Sequential(*blocks), torch.randn(3, tokens, WIDTH)
+    attach(model, HOT, example=None).self_test(lambda: model(batch).square().mean())
 
 
 def test_attention_that_acts_passes() -> None:
-    prove(*(LossBlock(LossAttention()) for _ in range(5)))
+    prove(*(SelfTestBlock() for _ in range(5)))
+
+
+class UnusedBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = SelfTestBlock()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.attention(x)
+        return x
 
 
 def test_attention_whose_output_goes_nowhere_is_refused_with_that_reason() -> None:
     with pytest.raises(
-        AttachError, match=r'"body.1.*Nothing behind it depends on what it attends to\. Leave'
+        AttachError, match=r'"1.attention.*Nothing behind it depends on what it attends to\. Leave'
     ):
-        prove(LossBlock(LossAttention()), LossBlock(LossAttention(), used=False))
+        prove(SelfTestBlock(), UnusedBlock())
 
 
 def test_a_single_key_is_named_as_the_reason() -> None:
     with pytest.raises(
         AttachError, match=r"No query of this forward has more than one key.*try a longer batch"
     ):
-        prove(LossBlock(LossAttention()), tokens=1)
+        prove(SelfTestBlock(), tokens=1)
 
 
 class Language(L.LightningModule):

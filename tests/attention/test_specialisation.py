@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from tempopt.attention.analysis.head_measures import Specialisations
-from tempopt.attention.analysis.patterns import PATTERNS, pattern_score
+from tempopt.attention.analysis.patterns import PATTERNS
 from tempopt.attention.analysis.specialisation import HeadSpecialisation
 from tests.attention.planted import PLANTED, Heads, planted_heads, random_heads
 
@@ -50,20 +49,6 @@ def test_random_heads_are_named_in_no_more_models_than_is_stated() -> None:
         alarms += bool(specialisations_of(*layers).names)
     # at a rate of 1 %, four or more of 60 have a chance of 0.3 %
     assert alarms < 4
-
-
-def test_scores_are_those_that_a_loop_counts() -> None:
-    heads = planted_heads(length=12, inputs=2, is_causal=True, seed=5)
-    visible = torch.ones(12, 12, dtype=torch.bool).tril()
-    score, counts = pattern_score(heads.weights_BHQK, "previous_token", visible)
-    for b in range(2):
-        for h in range(len(PLANTED)):
-            for q in range(12):
-                assert bool(counts[b, h, q]) == (q > 0)
-                if q:
-                    chance = 1 / (q + 1)
-                    weight = float(heads.weights_BHQK[b, h, q, q - 1])
-                    assert float(score[b, h, q]) == pytest.approx((weight - chance) / (1 - chance), abs=1e-6)
 
 
 def test_what_is_measured_has_its_reference_and_its_interval() -> None:

@@ -20,7 +20,7 @@ def encoder(num_layers: int = 3) -> nn.TransformerEncoder:
     return nn.TransformerEncoder(layer, num_layers, enable_nested_tensor=False)
 
 
-class Pair(nn.Module):
+class TowerPair(nn.Module):
     """Two encoders, of which the second may be a copy."""
 
     def __init__(self, second: Callable[[nn.Module], nn.Module], first_layers: int = 3) -> None:
@@ -48,19 +48,19 @@ def test_encoder_and_decoder_with_its_cross_attention_are_towers() -> None:
 
 @pytest.mark.parametrize("second", [lambda student: copy.deepcopy(student), lambda _: encoder()])
 def test_layers_as_deep_in_two_towers_have_one_temperature(second: Callable[..., nn.Module]) -> None:
-    attachment = attached(Pair(second))
+    attachment = attached(TowerPair(second))
     assert attachment.temperatures == pytest.approx(2 * [0.25, 1.0, 4.0])
 
 
 def test_temperatures_that_are_set_reach_a_copy_and_no_other_tower() -> None:
     for second, expected in ((copy.deepcopy, (2.0, 3.0, 4.0)), (lambda _: encoder(), (5.0, 6.0, 7.0))):
-        attachment = attached(Pair(second))
+        attachment = attached(TowerPair(second))
         attachment.set_temperatures([2.0, 3.0, 4.0, 5.0, 6.0, 7.0])
         assert attachment.temperatures == (2.0, 3.0, 4.0, *expected)
 
 
 def test_heads_that_are_learned_have_one_temperature_in_a_copy() -> None:
-    model = Pair(copy.deepcopy)
+    model = TowerPair(copy.deepcopy)
     attachment = attached(model)
     attachment.use({})
     heads = attachment.learn_heads()

@@ -70,15 +70,6 @@ class Quadratic(UnusualAttention):
         return ((q @ k.transpose(-1, -2)) * (k @ q.transpose(-1, -2)) / self.tau).softmax(-1) @ v
 
 
-class ByHand(UnusualAttention):
-    """A softmax of exponentials and their sum."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        logits = q @ k.transpose(-1, -2) / self.tau
-        weights = (logits - logits.amax(-1, keepdim=True)).exp()
-        return (weights / weights.sum(-1, keepdim=True)) @ v
-
-
 class Sigmoid(UnusualAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.sigmoid(q @ k.transpose(-1, -2) / self.tau - math.log(5)) @ v
@@ -87,11 +78,6 @@ class Sigmoid(UnusualAttention):
 class Minimum(UnusualAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.softmin(-(q @ k.transpose(-1, -2)) / self.tau, dim=-1) @ v
-
-
-class Logarithm(UnusualAttention):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.log_softmax(q @ k.transpose(-1, -2) / self.tau, dim=-1).exp() @ v
 
 
 class Mapped(UnusualAttention):
@@ -211,7 +197,47 @@ class Pieces(UnusualAttention):
         return (torch.cat(pieces, dim=-1) / self.tau).softmax(-1) @ v
 
 
+class _SavedSoftmax(torch.autograd.Function):
+    """Softmax that saves its weights alone."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor) -> Tensor:
+        weights = logits.softmax(-1)
+        ctx.save_for_backward(weights)
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (weights,) = ctx.saved_tensors
+        products = gradients[0] * weights
+        return products - weights * products.sum(-1, keepdim=True)
+
+
+class SoftmaxByFunction(UnusualAttention):
+    """Softmax with a backward pass that is written by hand."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return _SavedSoftmax.apply(q @ k.transpose(-1, -2) / self.tau) @ v  # type: ignore[no-untyped-call]
+
+
+class Chunks(UnusualAttention):
+    """Some queries at a time."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        logits = [chunk @ k.transpose(-1, -2) / self.tau for chunk in q.split(2, dim=2)]
+        return torch.cat([chunk.softmax(-1) @ v for chunk in logits], dim=2)
+
+
+class FusedChunks(UnusualAttention):
+    """Some queries at a time, by fused attention."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.cat([super(FusedChunks, self).attend(chunk, k, v) for chunk in q.split(2, dim=2)], dim=2)
+
+
 FORMS = [
+    Chunks,
+    FusedChunks,
     Normed,
     Standardised,
     Sparsemax,
@@ -223,12 +249,11 @@ FORMS = [
     Contextual,
     Gated,
     Quadratic,
-    ByHand,
     Sigmoid,
     Minimum,
-    Logarithm,
     Mapped,
     OwnBackward,
+    SoftmaxByFunction,
     Inner,
     Distance,
 ]
@@ -260,3 +285,21 @@ def test_attention_that_its_code_does_not_show_is_refused_once_a_forward_shows_i
     with pytest.raises(AttachError, match='"1" makes attention weights to which no temperature is attached'):
         attachment.refuse_missed(lambda: model(x))
     attachment.refuse_missed(lambda: model[0](x))
+
+
+@pytest.mark.parametrize(
+    "plan", [{"entropy_lambda": 0.1}, {"normaliser": "sparsemax"}, {"length_scaling": "log_n"}]
+)
+def test_what_the_backward_pass_of_a_function_cannot_follow_is_refused(plan: dict[str, Any]) -> None:
+    model, x = SoftmaxByFunction(), torch.randn(3, 5, WIDTH)
+    attach(model, plan, example=lambda: model(x))
+    with pytest.raises(AttachError, match="without gradients inside of a forward with gradients"):
+        model(x)
+
+
+@pytest.mark.parametrize("form", [Chunks, FusedChunks])
+def test_local_heads_of_queries_in_chunks_are_refused(form: type[UnusualAttention]) -> None:
+    model, x = form(), torch.randn(3, 5, WIDTH)
+    attach(model, {"local_share": 0.5, "window": 2}, example=lambda: model(x))
+    with pytest.raises(AttachError, match="2 queries to 5 keys"):
+        model(x)

@@ -33,21 +33,6 @@ data: {class_path: toy_modules.ToyData}
 trainer: {max_steps: 10, accelerator: cpu}
 search: {temperature_init: {low: 0.25, high: 4.0}}
 """
-WRONG = """\
-study:
-  name: toy
-  metric: val_loss
-  direction: minimise
-  trails: 20
-  seed: "1"
-model: {class_path: toy_modules.Toy}
-datas: {class_path: toy_modules.ToyData}
-search:
-  temperature_init: {low: 4.0, high: 0.25}
-  temperature_final: {low: 0.0, high: 2.0}
-  schedule: [cosin, linear]
-trainer: {max_steps: 10, max_time: 1}
-"""
 
 Start = Callable[..., subprocess.Popen[str]]
 Runner = Callable[..., str]
@@ -133,25 +118,6 @@ def begun_database(folder: Path) -> Path:
         study = store.create_study(spec.study.name, spec.to_json(), spec.identity())
         store.add_tickets(study.id, [NewTicket(kind="search", arm="search", number=0, seed=1)])
     return path
-
-
-def test_unknown_keys_wrong_types_and_impossible_ranges_get_a_line_each(
-    run_refused: Runner, folder: Path
-) -> None:
-    (folder / "wrong.yaml").write_text(WRONG, encoding="utf-8")
-    message = run_refused("search", "wrong.yaml")
-    for fragment in (
-        "This study spec has 8 faults:",
-        'wrong.yaml:4: study.direction: given the text "minimise". Give maximize or minimize.',
-        'wrong.yaml:5: study.trails: Unknown key "trails". Did you mean "trials"?',
-        'wrong.yaml:6: study.seed: given the text "1". Give a whole number from 0 to 2**63 - 1.',
-        'wrong.yaml:8: datas: Unknown key "datas". Did you mean "data"?',
-        "wrong.yaml:10: search.temperature_init: low is 4.0 and high is 0.25. Give a low that is less than",
-        "wrong.yaml:11: search.temperature_final: low is 0.0, but the range is logarithmic. Give a low",
-        'wrong.yaml:12: search.schedule: Unknown schedule "cosin". Did you mean "cosine"?',
-        "wrong.yaml:13: trainer.max_time: a spec cannot set max_time: a run that ends by the clock",
-    ):
-        assert fragment in message
 
 
 def test_a_module_in_the_current_folder_is_found_and_a_missing_one_is_named(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,63 +36,6 @@ def folder(tmp_path: Path, toy_folder: None) -> Path:
     """The folder of a person with a plain config that has a section study: and no search:."""
     (tmp_path / "toy.yaml").write_text(SPEC, encoding="utf-8")
     return tmp_path
-
-
-GATE = """\
-gate() {
-    "$PYTHON" -m tempopt compare toy.yaml "$@" --workers 1 --no-report > "$LOG" 2>&1
-    case $? in
-        0) echo better ;;
-        3) echo not shown ;;
-        4) echo worse ;;
-        *) echo "failed: $?"; cat "$LOG" ;;
-    esac
-}
-LOG=1.log gate 'frozen={lr: 0.0}' 'trained={lr: 0.003, trainer.max_steps: 48}' --pairs 8
-LOG=2.log gate '{lr: 0.003, trainer.max_steps: 48}' '{lr: 0.0}' --pairs 8 --json
-LOG=3.log gate '{}' '{lr: 0.0}' --max-runs 7
-LOG=4.log gate '{lr: 0.0, dropout: 0.2}' '{lr: 0.0, dropout: 0.3}'
-"$PYTHON" -m tempopt resume toy-compare-$(ls tempopt-runs | head -1 | sed 's/.*-//') --no-report > /dev/null
-echo "resume: $?"
-"""
-
-
-@pytest.mark.long
-def test_a_shell_script_goes_by_the_exit_codes_of_real_trainings(folder: Path) -> None:
-    environment = {**os.environ, "PYTHON": sys.executable}
-    process = subprocess.run(
-        ["bash", "-c", GATE], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    lines = process.stdout.splitlines()
-    logs = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
-    assert lines[:2] == ["better", "worse"], logs
-    assert lines[2].startswith("failed:")
-    assert "takes 2 sets × 5 pairs = 10 runs. 3 pairs fit: --pairs 3." in (folder / "3.log").read_text()
-    # what is never trained is what it was
-    assert "not shown" in lines and "have the same value on every seed" in (folder / "4.log").read_text()
-    assert lines[-1] in ("resume: 0", "resume: 3", "resume: 4")
-    first = (folder / "1.log").read_text()
-    assert "Gain shown: val_loss is lower by" in first and "with trained than with frozen" in first
-    assert "Take trained:" in first
-    studies = json.loads(run(folder, "list", "--json").stdout)
-    # the one that was refused is not there
-    assert len(studies) == 3 and all(study["state"] == "done" for study in studies)
-    name = studies[0]["study"]
-    show_process = run(folder, "show", name)
-    assert show_process.returncode == 0
-    assert "Gain shown" in show_process.stdout and "baseline" not in show_process.stdout
-    export_process = run(folder, "export", name)
-    assert export_process.returncode == 0
-    assert "lr: 0.003" in export_process.stdout and "max_steps: 48" in export_process.stdout
-    failed_export = run(folder, "export", studies[1]["study"])
-    assert failed_export.returncode == 1 and "there is nothing to export. Keep A" in failed_export.stderr
-    assert run(folder, "report", name, "--plotlyjs", "cdn").returncode == 0
-
-
-def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "tempopt", *words], cwd=folder, capture_output=True, text=True, check=False
-    )
 
 
 # ---- workers that train nothing

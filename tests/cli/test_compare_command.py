@@ -183,7 +183,7 @@ def test_a_command_that_hangs_is_ended_and_named(capsys: pytest.CaptureFixture[s
     words = ["--set", "study.lease=1", "--set", "study.max_attempts=1", "--pairs", "2"]
     assert compare("sleep 1000{seed}{gain}", *words) == 1
     captured_output = capsys.readouterr()
-    assert "has made no step" in captured_output.out
+    assert "has made no progress" in captured_output.out
     assert "No verdict: no run has a finite value" in captured_output.out
 
 

@@ -51,26 +51,6 @@ def _tempopt(*words: str, **environment: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.long
-def test_a_launched_search_shows_every_ticket_and_ends_with_the_verdict() -> None:
-    command = _tempopt(
-        "search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "3", "--verbose"
-    )
-    out, err = command.communicate(timeout=PATIENCE)
-    assert command.returncode == 0, err
-    assert "Launched 1 agent on local, for 1 trial at a time." in out
-    lines = out.splitlines()
-    for row in tickets():
-        assert len([line for line in lines if f"] {row.kind} {row.number}" in line]) == 1
-    assert [row.kind for row in tickets()].count("search") == 3
-    assert "details: tempopt show toy --full" in out
-    # all is done, so there is nothing to launch
-    second_process = _tempopt("resume", "toy", "--launcher", "local")
-    out, err = second_process.communicate(timeout=PATIENCE)
-    assert second_process.returncode == 0, err
-    assert "Launched" not in out and "details: tempopt show toy --full" in out
-
-
-@pytest.mark.long
 def test_ctrl_c_has_the_agents_leave_in_good_order_and_says_how_to_go_on() -> None:
     words = ["search", _spec(), "--launcher", "local", "--workers", "1", "--trials", "50"]
     command = _tempopt(*words, **{PACE: "1"})
@@ -89,17 +69,6 @@ def _has_agents() -> bool:
     with contextlib.suppress(StorageError), open_store(URL, create=False) as store:
         return any(study.agents for study in store.list_studies())
     return False
-
-
-@pytest.mark.long
-def test_a_spec_that_cannot_be_carried_out_is_a_usage_error_and_nothing_is_begun() -> None:
-    command = _tempopt("search", _spec(metric="val_never"), "--launcher", "local", "--workers", "1")
-    _, err = command.communicate(timeout=PATIENCE)
-    assert command.returncode == cli.USAGE_EXIT_CODE
-    assert err.startswith("tempopt: error: ") and err.count("val_never") >= 1
-    assert err.count("tempopt: error: ") == 1
-    with open_store(URL) as store:
-        assert store.list_studies() == []
 
 
 @pytest.mark.parametrize(

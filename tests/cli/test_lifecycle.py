@@ -63,16 +63,9 @@ RESUME = "tempopt resume pairs --storage 'sqlite:///a b.db'\n"
     [
         ("pause", StopResult(before="running", agents=["a:1", "b:2"]), ["is paused", "a:1, b:2", RESUME]),
         ("pause", StopResult(before="paused", agents=[]), ["was paused already", "No agent works on it"]),
-        ("pause", StopResult(before="done", agents=[]), ["there is nothing to pause"]),
         ("stop", StopResult(before="done", agents=[]), ["there is nothing to stop"]),
         ("stop", StopResult(before="running", agents=[], compares=True), ["is a comparison"]),
-        (
-            "stop",
-            StopResult(before="running", agents=["far:7"], withdrawn=1),
-            ["1 ticket", "At work: far:7."],
-        ),
         ("stop", StopResult(before="running", agents=[], withdrawn=3), ["3 tickets", RESUME]),
-        ("stop", StopResult(before="paused", agents=["far:7"]), ["no tickets", "It is paused.", RESUME]),
         (
             "delete --yes",
             GONE,

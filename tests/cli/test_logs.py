@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -59,12 +58,6 @@ def test_of_one_run_all_is_shown(ticket_words: str, run_logs: Callable[..., str]
     )
 
 
-def test_why_the_last_attempt_failed_is_shown(run_logs: Callable[..., str]) -> None:
-    log = replace(_log_entry("epoch 1"), error="the worker was killed by SIGKILL")
-    out = run_logs(["search-12"], log, ticket="search-12")
-    assert out.splitlines()[-1].endswith(f": {log.error}")
-
-
 def test_one_attempt_can_be_asked_for(run_logs: Callable[..., str]) -> None:
     attempts = [_log_entry("one"), _log_entry("two", attempt=2)]
     out = run_logs(["search-12", "--attempt", "2"], *attempts, ticket="search-12")
@@ -72,11 +65,4 @@ def test_one_attempt_can_be_asked_for(run_logs: Callable[..., str]) -> None:
     empty_output = run_logs(["search-12", "--attempt", "3"], *attempts, ticket="search-12")
     assert empty_output.startswith(
         "search-12: nothing is logged of attempt 3. Only the output of runs is logged"
-    )
-
-
-def test_where_nothing_is_kept_it_is_said_why_and_where_results_are(run_logs: Callable[..., str]) -> None:
-    assert run_logs([]).startswith("Study pairs: nothing is logged. Only the output")
-    assert run_logs(["search-12"], ticket="search-12").startswith(
-        "search-12: nothing is logged. Only the output"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -177,30 +176,6 @@ def _spec(folder: Path, **study: Any) -> str:
 @pytest.fixture
 def speed_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.05)
-
-
-@pytest.mark.usefixtures("fake_workers", "speed_up")
-@pytest.mark.long
-def test_a_search_is_looked_at_to_its_verdict_which_is_that_of_the_database(
-    running_server: RunningServer, work_folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    spec, database = _spec(work_folder), f"sqlite:///{work_folder / 'own.db'}"
-    expected = run_command(["search", spec, "--no-report", "--workers", "1"], database, capsys)
-    with _agent(running_server.storage, work_folder.parent):
-        outcome = run_command(["search", spec], running_server.url, capsys)
-    assert outcome[0] == expected[0]
-    assert (work_folder / "toy.html").is_file()
-    reports = [
-        json.loads(run_command(["show", "toy", "--json"], url, capsys)[2])
-        for url in (database, running_server.url)
-    ]
-    for report in reports:
-        del report["cost"]
-        report["findings"] = [finding for finding in report["findings"] if finding["kind"] != "cost"]
-        assert report["state"] == "done"
-    assert reports[0] == reports[1]
-    # the same command again prints the result
-    assert run_command(["search", spec, "--no-report"], running_server.url, capsys)[0] == expected[0]
 
 
 @pytest.mark.usefixtures("fake_workers", "speed_up")

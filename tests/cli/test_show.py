@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -181,35 +179,6 @@ def test_export_writes_a_file_or_prints(folder: Path, capsys: pytest.CaptureFixt
     assert (folder / "best.yaml").read_text(encoding="utf-8") == output
     assert cli.main(["export", "pairs", "--format", "python", "--output", "best.py"]) == 0
     compile((folder / "best.py").read_text(encoding="utf-8"), "best.py", "exec")
-
-
-_RUN_AND_LIST = """
-import json, sys
-from tempopt.cli import main
-codes = []
-for line in sys.argv[1:]:
-    try:
-        codes.append(main(line.split()))
-    except SystemExit as exit:
-        codes.append(exit.code)
-print(json.dumps([codes, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)
-"""
-LIGHT = [
-    "--help",
-    *("list", "list --json", "show pairs", "show pairs --json", "export pairs"),
-    *("logs pairs", "logs pairs search-0", "report pairs", "gc", "storage upgrade", "stop pairs"),
-    "pause pairs",
-    "delete pairs --yes",
-]
-
-
-@pytest.mark.usefixtures("begun_studies")
-def test_looking_after_a_study_loads_neither_torch_nor_lightning() -> None:
-    runner = [sys.executable, "-c", _RUN_AND_LIST, *LIGHT]
-    process = subprocess.run(runner, capture_output=True, text=True, check=True)
-    codes, imported_modules = json.loads(process.stderr.splitlines()[-1])
-    assert codes == [0] * len(LIGHT)
-    assert not {"torch", "lightning", "torchmetrics", "jsonargparse"} & set(imported_modules)
 
 
 @pytest.fixture

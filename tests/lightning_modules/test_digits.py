@@ -203,7 +203,7 @@ def test_a_student_learns_more_from_its_teacher_than_from_the_labels_alone(fit: 
 CLIP_TEMPERATURES = (0.05, 0.5, 5.0)
 
 
-def validation_halves() -> Images:
+def validation_batch() -> Images:
     data = DigitsData()
     data.setup("fit")
     batch: Images
@@ -248,7 +248,7 @@ def test_reciprocal_ranks_are_those_of_scikit_learn_with_and_without_ties(decima
 
 
 def test_the_metric_is_the_mean_over_both_directions(validate: Validate) -> None:
-    module, batch = towers(), validation_halves()
+    module, batch = towers(), validation_batch()
     left_vectors, right_vectors = (
         embeddings.detach().double().numpy() for embeddings in module(batch.pixels_BHW)
     )
@@ -275,20 +275,12 @@ def test_each_tower_sees_its_half_alone() -> None:
 
 def test_a_training_finds_many_more_matches_than_chance(fit: Fit) -> None:
     trainer = fit(towers(), DigitsData(), steps=60)
-    count = len(validation_halves().label_B)
+    count = len(validation_batch().label_B)
     chance = sum(1 / rank for rank in range(1, count + 1)) / count
     assert 5 * chance < trainer.callback_metrics["val_mrr"] < 1.0
 
 
 # ---- Categorical codes through relaxed samples: divergence, ELBO, and what the temperature does not move
-
-
-def validation_images() -> Images:
-    data = DigitsData()
-    data.setup("fit")
-    batch: Images
-    (batch,) = data.val_dataloader()
-    return batch
 
 
 def autoencoder(seed: int = 0, **arguments: float) -> GumbelDigits:
@@ -337,7 +329,7 @@ def test_relaxed_samples_are_the_softmax_of_perturbed_logits_over_the_temperatur
 
 
 def test_the_metric_is_the_negative_elbo_with_hard_codes(validate: Validate) -> None:
-    module, images = autoencoder(), validation_images()
+    module, images = autoencoder(), validation_batch()
     codes = hard_codes(module((images.pixels_BHW > 0.5).float()), seed=0)
     expected = nelbo(module, images, codes)
     logged, of_images = validate(module, DigitsData(), "val_nelbo")
@@ -346,7 +338,7 @@ def test_the_metric_is_the_negative_elbo_with_hard_codes(validate: Validate) -> 
 
 
 def test_the_loss_is_the_negative_elbo_with_relaxed_codes() -> None:
-    module, images = autoencoder(temperature=0.4), validation_images()
+    module, images = autoencoder(temperature=0.4), validation_batch()
     torch.manual_seed(5)
     loss = module.training_step(images, 0)
     torch.manual_seed(5)
@@ -360,6 +352,6 @@ def test_a_training_beats_pixels_that_are_independent(fit: Fit) -> None:
     trainer = fit(autoencoder(), data, steps=180)
     trained_on = data.splits["train"].__getitems__(range(300)).pixels_BHW > 0.5
     pixel_probabilities = trained_on.flatten(1).double().mean(dim=0).clamp(0.01, 0.99).numpy()
-    binary = (validation_images().pixels_BHW > 0.5).flatten(1).numpy()
+    binary = (validation_batch().pixels_BHW > 0.5).flatten(1).numpy()
     independent = -bernoulli.logpmf(binary, pixel_probabilities).sum(axis=1).mean()
     assert trainer.callback_metrics["val_nelbo"] < independent - 0.2

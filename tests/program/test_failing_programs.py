@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import tempopt
+from tempopt import cli
 from tempopt.program.command_run import CommandRun
 from tempopt.program.output import KEPT_BYTES
 from tempopt.spec.program import CommandProgram
@@ -210,3 +212,29 @@ def test_a_pruned_run_that_goes_on_regardless_is_ended(folder: Path) -> None:
     result = tempopt.search(spec, storage=URL, progress=False, workers=1)
     outcomes = {run.kind: run.outcome for run in result.runs if run.state == "done"}
     assert outcomes == {"baseline": "complete", "search": "pruned"}
+
+
+FAILS_IN_THE_CONFIRMATION = """
+import sys, tempopt
+run = tempopt.current_run()
+if "confirm-" in str(run.folder) and {condition}:
+    sys.exit(1)
+print("val_loss:", (run.params["gain"] - 2) ** 2 + run.seed % 7 / 1000)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "code", "text"),
+    [
+        ("run.seed % 3 == 1", 0, "the winner failed or diverged on"),
+        ("True", 1, "No verdict: no pair of runs could be compared"),
+    ],
+)
+def test_failures_of_both_arms_stop_no_confirmation_and_are_told(
+    script: Write, capsys: pytest.CaptureFixture[str], condition: str, code: int, text: str
+) -> None:
+    command = script(FAILS_IN_THE_CONFIRMATION.format(condition=condition))
+    spec = program_spec({"command": command, "metric": "val_loss"}, max_attempts=2)
+    Path("plain.yaml").write_text(yaml.safe_dump(spec))
+    assert cli.main(["search", "plain.yaml", "--workers", "1", "--no-report", "--storage", URL]) == code
+    assert text in capsys.readouterr().out

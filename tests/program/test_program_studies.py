@@ -265,25 +265,3 @@ def test_a_run_sees_the_cards_of_its_worker_and_no_token(
             pass
     assert isinstance(message, Finished) and message.measurements == {"validate": 1.0}
     assert (folder / "run" / "log.txt").read_text().splitlines()[0] == "['3,5', '2', None, None, '7']"
-
-
-@pytest.mark.long
-def test_torchrun_in_a_command_reports_once(folder: Path) -> None:
-    (folder / "ranks.py").write_text(
-        "import os, sys, torch.distributed as dist\n"
-        "import tempopt\n"
-        "dist.init_process_group('gloo')\n"
-        "run = tempopt.current_run()\n"
-        "for step in range(1, 4):\n"
-        "    value = (run.params['gain'] - 2) ** 2 + 0.01 * (run.seed % 7)\n"
-        "    run.report(value + int(os.environ['RANK']), step)\n"
-        "dist.destroy_process_group()\n"
-    )
-    data = program_spec({"command": "torchrun --standalone --nproc-per-node 2 ranks.py {seed}"})
-    spec = {key: value for key, value in data.items() if key != "search"}
-    sets = {"A": {"gain": 1.0}, "B": {"gain": 2.0}}
-    result = tempopt.compare(spec, sets, pairs=2, storage=URL, workers=1, progress=False)
-    for run in result.runs:
-        assert run.parameters is not None
-        value = (run.parameters["gain"] - 2) ** 2 + 0.01 * (run.seed % 2**31 % 7)
-        assert run.value == value and [step for step, _ in result.curves[run.id]] == [1, 2, 3]

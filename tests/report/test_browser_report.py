@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tempopt.report.page.html import render_report
-from tempopt.report.page.sections import plot_keys
 from tempopt.report.plots import PLOTS
 from tempopt.report.study_result import StudyResult
 from tests.report.made_study import World, make
@@ -137,15 +136,6 @@ def test_on_a_phone_scales_of_colours_lie_below_the_axis_with_labels_apart(
 
 _MARKS = """key => document.getElementById(`plot-${key}`).querySelectorAll(
     ".points path, .lines path, .js-line, .bars path, .heatmaplayer image, .errorbar path").length"""
-
-
-def test_every_plot_has_marks(open_page: PageOpener, confirmed_result: StudyResult) -> None:
-    page = open_page("whole")
-    counts = {key: page.evaluate(_MARKS, key) for key in plot_keys(confirmed_result)}
-    assert all(counts.values()), counts
-    assert counts["history"] >= 38  # a mark a trial
-    assert counts["differences"] >= 8 + 4  # seeds, and the comparisons below them
-    assert counts["importance"] == len(PLOTS["importance"].data(confirmed_result).shares)
 
 
 def test_code_is_copied_and_the_reader_is_told(open_page: PageOpener) -> None:

@@ -7,17 +7,12 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-import yaml
 
 from tempopt.errors import NothingToPlot
-from tempopt.report.page.html import render_report
-from tempopt.report.page.sections import codes_to_reproduce, plot_keys, stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.confirmation import ComparisonData
 from tempopt.report.plots.style import DARK
-from tempopt.report.study_lines import outcome_label
 from tempopt.report.study_result import StudyResult
-from tempopt.spec.comparison_spec import comparison_spec
 
 
 @pytest.fixture(scope="module")
@@ -64,18 +59,3 @@ def test_no_plot_of_a_search_is_drawn_of_a_comparison(make_result: Any) -> None:
                 plot.data(make_result())
     with pytest.raises(NothingToPlot, match="is not over"):
         PLOTS["differences"].data(make_result(waiting=True))
-
-
-def test_the_page_says_what_was_found_and_how_to_ask_again(make_result: Any) -> None:
-    result = make_result()
-    page = render_report(result, plotlyjs="cdn")
-    assert outcome_label(result) == "Gain shown" and outcome_label(make_result(gain=0.0)) == "No gain shown"
-    assert plot_keys(result) == ("differences", "cost")
-    assert "B over A" in page and "97.5 % interval" in page and "search trials" not in page
-    (spec,) = [code for code in codes_to_reproduce(result, "") if code.key == "spec"]
-    # what is shown is the spec of the same comparison
-    assert comparison_spec(yaml.safe_load(spec.text)).identity() == result.spec.identity()
-    assert "tempopt compare gate.yaml --storage" in page
-    assert [name for name, *_ in stat_tiles(result)] == ["B over A", "C over A", "training"]
-    open_page = render_report(make_result(waiting=True), plotlyjs="cdn")
-    assert "No verdict yet" in open_page

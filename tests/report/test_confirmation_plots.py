@@ -82,17 +82,6 @@ def test_a_gain_is_shown_against_the_baseline_and_against_the_twin(tuned_result:
     assert figure.layout.showlegend
 
 
-def test_each_constant_has_a_row_with_its_estimate_and_its_interval(confirmed_result: StudyResult) -> None:
-    verdict = confirmed_result.verdict
-    assert (
-        verdict is not None and verdict.over_constant is not None and verdict.over_constant_twin is not None
-    )
-    rows = {row.name: row.test for row in PLOTS["differences"].data(confirmed_result).others}
-    # each by itself: of both together the gain is that of one, and the interval that of the other
-    assert rows["against the best constant"] == verdict.over_constant.paired
-    assert rows["against a constant of its own"] == verdict.over_constant_twin.paired
-
-
 def test_a_search_that_has_chosen_one_is_said_to_have_nothing_to_compare() -> None:
     fixed_params = {"temperature_init": 1.0, "schedule": "constant", "layer_pattern": "uniform"}
     synthetic = make(World(trials=6, confirmed=False))
@@ -141,30 +130,6 @@ def test_each_temperature_at_inference_has_its_mean(tuned_result: StudyResult) -
     assert set(data.arms["baseline"].curves) == {("", "none"), ("", "log_n")}
     assert "What that gains is counted on the test data." in data.caption()
     assert "Dotted lines have length scaling as well (log_n)." in data.caption()
-
-
-def test_the_picked_temperature_is_marked_and_the_axis_is_logarithmic(tuned_result: StudyResult) -> None:
-    data = PLOTS["constant"].data(tuned_result)
-    figure = PLOTS["constant"].figure(data)
-    assert figure.layout.xaxis.type == "log"
-    stars = [trace for trace in figure.data if trace.mode == "markers" and trace.marker.symbol == "star"]
-    assert [(trace.x[0], trace.y[0]) for trace in stars] == [
-        models.picked[1:] for models in data.arms.values()
-    ]
-    dashed = [trace for trace in figure.data if (trace.name or "").endswith("as trained")]
-    assert [trace.y[0] for trace in dashed] == [models.as_trained for models in data.arms.values()]
-    (squares,) = [trace for trace in figure.data if trace.name == "trained at"]
-    constants = {run.value for run in runs_of(tuned_result, "constant") if run.outcome == "complete"}
-    assert set(squares.y) == constants and list(squares.x) == sorted(squares.x)
-
-
-def test_constants_of_the_search_are_drawn_before_anything_is_confirmed(
-    searching_result: StudyResult,
-) -> None:
-    data = PLOTS["constant"].data(searching_result)
-    assert data.trained and not data.arms and not data.paths
-    assert data.caption().endswith("No temperature was learned; tempopt explain pairs trains such runs.")
-    assert len(PLOTS["constant"].figure(data).data) == 1
 
 
 def test_less_of_a_loss_is_drawn_as_a_gain() -> None:

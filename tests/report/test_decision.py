@@ -269,18 +269,6 @@ def test_an_interval_without_ends_is_not_printed_and_null_for_programs(
     assert (data["low"], data["high"], data["outcome"]) == (None, None, "no_gain")
 
 
-def test_the_screen_names_storage_and_report_and_without_a_verdict_what_is_missing(
-    carry_out: Carry, make_spec: Any, result_of: Any, whole_study: list[TicketRow]
-) -> None:
-    last = screen_lines(carry_out(tempered_worth(0.1)), " --storage sqlite:///x.db", "/tmp/pairs.html")[-1]
-    assert "details: tempopt show pairs --storage sqlite:///x.db --full;" in last
-    assert "as code: tempopt export pairs --storage sqlite:///x.db;" in last
-    assert last.endswith("; report: /tmp/pairs.html")
-    searching = result_of(make_spec(), [t for t in whole_study if t.kind != "confirm"])
-    assert decide(searching) is None
-    assert screen_lines(searching)[0] == "No verdict yet: the confirmation on fresh seeds is not over."
-
-
 def test_what_plots_show_is_what_is_recommended_then_the_winner_then_the_best_trial(
     carry_out: Carry, make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
-from tempopt.report.guard_text import guard_line
-from tempopt.report.recommendation_text import HEAD
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import Measurement, TicketRow
 from tempopt.storage.ticket_queries import arms_of
-from tests.report.full_text import full_lines
 
 GUARDS = {"val_loss": "no worse than 5%"}
 NOISE = [0.01, -0.01, 0.02, 0.0, -0.02, 0.01, -0.01, 0.0]
@@ -29,19 +25,6 @@ def result(make_spec: Any, result_of: Any, tickets: list[TicketRow], loss: float
     return study_result
 
 
-def guard_lines_of(study_result: StudyResult) -> list[str]:
-    return [line.strip() for line in full_lines(study_result)[1:] if "guard" in line and HEAD not in line]
-
-
-def test_a_guard_that_is_kept_is_told_with_its_interval(
-    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
-) -> None:
-    (guard_line,) = guard_lines_of(result(make_spec, result_of, whole_study, 2.02))
-    assert guard_line == (
-        "guard on val_loss (limit +5 %): kept: +1.00 % (95 % interval +0.89 to +1.11 %; 4 seeds)."
-    )
-
-
 def test_programs_get_the_guards_as_plain_data(
     make_spec: Any, result_of: Any, whole_study: list[TicketRow]
 ) -> None:
@@ -50,21 +33,3 @@ def test_programs_get_the_guards_as_plain_data(
     assert (loss["name"], loss["state"], loss["headroom"]["n_pairs"]) == ("val_loss", "broken", 4)
     assert loss["low"] < loss["change"] < loss["high"]
     assert verdict["guards_kept"] is False
-
-
-def test_absolute_guards_are_told_in_their_unit(
-    make_spec: Any, result_of: Any, whole_study: list[TicketRow]
-) -> None:
-    verdict = result(make_spec, result_of, whole_study, 2.02).verdict
-    assert verdict is not None
-    guard = dataclasses.replace(
-        verdict.guards[0],
-        text="<= +0.01",
-        margin=0.01,
-        change=0.0123,
-        low=-0.001,
-        high=0.02,
-    )
-    assert guard_line(guard) == (
-        "guard on val_loss (limit +0.01): kept: +0.0123 (95 % interval −0.001 to +0.02; 4 seeds)."
-    )

@@ -258,12 +258,3 @@ def test_a_command_can_be_typed_whatever_is_in_the_path_of_the_store(confirmed_r
 )
 def test_a_studys_name_makes_a_safe_file_name(name: str, file: str) -> None:
     assert file_name(name) == file
-
-
-def test_the_answer_is_said_once_at_the_top(page: str, searching_result: StudyResult) -> None:
-    top = page.partition('<dl class="tiles">')[0].partition("<h2")[2]
-    assert top.count("Gain shown") == 1 and '<p class="line">val_accuracy 0.' in top
-    top = (
-        render_report(searching_result, plotlyjs="cdn").partition('<dl class="tiles">')[0].partition("<h2")[2]
-    )
-    assert top.count("No verdict") == 1 and '<p class="line">The confirmation on fresh seeds' in top

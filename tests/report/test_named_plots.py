@@ -133,8 +133,3 @@ def test_no_text_speaks_of_attention_or_of_one_where_its_temperature_is_not_sear
     texts += [column for picture in all_pictures if picture.table for column in picture.table.columns]
     for text in texts:
         assert "τ" not in text and "\\u03c4" not in text and "ttention" not in text, text
-
-
-def test_names_of_parameters_stand_on_two_lines_and_are_whole(result: StudyResult) -> None:
-    ticks = PLOTS["importance"](result).layout.yaxis.ticktext
-    assert "contrast<br>temperature_init" in ticks and "head<br>schedule" in ticks

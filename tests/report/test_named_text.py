@@ -12,7 +12,6 @@ from tempopt.report.formatting import baseline_name, baseline_values
 from tempopt.report.study_lines import glossary
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.rows import TicketRow
-from tempopt.verdict.widening import find_params_at_range_ends
 from tests.report.full_text import full_lines
 from tests.simulated import SimulatedStudy
 
@@ -49,15 +48,6 @@ def run_named_study(
     return result
 
 
-def test_of_a_temperature_that_the_module_trains_the_baseline_says_so(make_spec: Any) -> None:
-    sections = named_sections("contrast")
-    sections["temperatures"]["contrast"]["trained"] = True
-    assert baseline_name(make_spec(sections)) == "contrast as found, learned by the module from 1.414"
-    sections = named_sections("contrast", "head")
-    sections["temperatures"]["contrast"]["trained"] = True
-    assert baseline_values(make_spec(sections)) == " (contrast learned from 1.414, head = 2.828)"
-
-
 @pytest.mark.parametrize("gain", [1.0, 0.0, -1.0])
 @pytest.mark.parametrize("names", [("contrast",), ("contrast", "head")])
 def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
@@ -71,16 +61,3 @@ def test_nothing_is_said_of_attention_where_its_temperature_is_not_searched(
         f"compared with {name}{baseline_values(result.spec)} on " in line for line in full_lines(result)
     )
     assert f"it is trained with the winner and at {name}, from" in glossary(result)[-1]
-
-
-def test_a_temperature_that_stays_as_found_lies_at_no_end_of_its_range(make_spec: Any) -> None:
-    sections = named_sections("contrast", "head", schedule="constant")
-    for name in ("contrast", "head"):
-        del sections["search"][f"{name}.temperature_final"], sections["search"][f"{name}.schedule"]
-        sections["temperatures"][name]["as_found"] = 1.0
-    spec = make_spec(sections)
-    params_as_found = {"contrast.as_found": 1.0, "head.as_found": 1.0}
-    parameters = {**params_as_found, "contrast.temperature_init": 0.02, "head.temperature_init": 1.0}
-    assert [range_end.name for range_end in find_params_at_range_ends(parameters, spec)] == [
-        "contrast.temperature_init"
-    ]

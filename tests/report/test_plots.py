@@ -15,7 +15,6 @@ from scipy import stats
 
 from tempopt.errors import NothingToPlot
 from tempopt.report.formatting import duration
-from tempopt.report.page.sections import stat_tiles
 from tempopt.report.plots import PLOTS
 from tempopt.report.plots.style import DARK, temperature_ticks
 from tempopt.report.study_result import StudyResult
@@ -259,26 +258,6 @@ def test_a_curve_has_marks_and_ends_with_the_final_value() -> None:
     assert data.table().rows[0][3] == search[0].value
 
 
-def test_a_baseline_that_is_tuned_is_its_best_run_and_has_no_band(confirmed_result: StudyResult) -> None:
-    world = World(confirmed=False, search={"lr": {"low": 0.0001, "high": 1.0, "log": True}})
-    result = make(world).result()
-    data = PLOTS["history"].data(result)
-    best = max(run.value for run in runs_of(result, "baseline") if run.value is not None)
-    figure = PLOTS["history"].figure(data)
-    (line,) = [trace for trace in figure.data if trace.name == "best τ = 1"]
-    assert list(line.y) == [best, best]
-    assert not figure.layout.shapes and "standard deviation" not in data.caption()
-    assert "the dashed line is the best of the runs at τ = 1, tuned as the trials are, on" in data.caption()
-    names = {name: (value, more) for name, value, more in stat_tiles(result)}
-    assert names["best τ = 1 in the search"] == (f"{best:.4g}", "")
-    # of a single set of parameters the spread is that of the seeds
-    alike = PLOTS["history"].data(confirmed_result)
-    assert (
-        PLOTS["history"].figure(alike).layout.shapes and "standard deviation of its seeds" in alike.caption()
-    )
-    assert "± 0." in {name: more for name, _, more in stat_tiles(confirmed_result)}["τ = 1 in the search"]
-
-
 def test_cost_is_added_up_by_machine(confirmed_result: StudyResult) -> None:
     data = PLOTS["cost"].data(confirmed_result)
     total, rows = confirmed_result.cost.train_seconds, {row[0]: row for row in data.table().rows}
@@ -299,23 +278,6 @@ def test_ticks_of_temperatures_are_few_and_round(low: float, high: float) -> Non
     assert 2 <= len(ticks) <= 13
     assert all(low <= tick <= high and len(f"{tick:g}") <= 5 for tick in ticks)
     assert ticks == sorted(set(ticks))
-
-
-def test_the_plan_of_a_piecewise_winner_has_its_knots(searching_result: StudyResult) -> None:
-    piecewise_params = {
-        "schedule": "piecewise",
-        "temperature_init": 1.0,
-        "hold_fraction": 0.7,
-        "temperature_knot_1": 0.487,
-        "temperature_final": 0.8849,
-    }
-    result = replace(searching_result, winner=piecewise_params)
-    words = "is 1 until 70 % of training, 0.487 at 85 %, 0.8849 at the end"
-    plan = PLOTS["schedule"].data(result)
-    assert words in plan.caption()
-    assert 0.85 in plan.progress and min(plan.level) == pytest.approx(0.487)
-    rows = dict(plan.table().rows)
-    assert len(rows) == 12 and rows[0.85] == pytest.approx(0.487) and rows[0.7] == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(

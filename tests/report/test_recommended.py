@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Callable, Mapping
@@ -93,15 +92,3 @@ def test_a_gain_that_grows_to_the_end_of_the_range_names_what_widens_it(carry_ou
     assert "the range of temperature_init (0.7 to 1.5)" in todo
     # the winner is a constant, with which it is not compared
     assert not any("constant temperature" in line for line in full_lines(result))
-
-
-def test_a_gain_at_inference_alone_is_not_contradicted(carry_out: RunStudy) -> None:
-    space = {"temperature_init": (0.25, 4.0), "temperature_final": (0.95, 1.05)}
-    result = carry_out(dataclasses.replace(world_of("inference-100@4"), others=0), space, trials=4, **FAST)
-    answer, todo, (command,) = page_parts(result)
-    assert answer == "Gain shown at inference"
-    first, *other_lines = full_lines(result)
-    assert first.startswith(f"{answer}: ")
-    assert todo.startswith("Use τ = 1") and parse_command(command).command == "export"
-    # what the winner gains, which is not shown, is a statement of its own
-    assert any(line.startswith("  the winner of the search over τ = 1: ") for line in other_lines)

@@ -367,11 +367,3 @@ def test_the_first_token_is_made_once(store: Store) -> None:
     token = first_token(store)
     assert token is not None and first_token(store) is None
     assert guard_of(store)[0].principal(request_of(), token).scopes == set(SCOPES)
-
-
-def test_the_documentation_of_an_app_shows_that_it_asks_for_a_token(store: Store, tmp_path: Path) -> None:
-    schema = create_app(store, checkpoints=str(tmp_path)).openapi()
-    assert schema["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    for methods in schema["paths"].values():
-        for operation in methods.values():
-            assert operation["security"] == [{"HTTPBearer": []}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ import httpx
 import pytest
 
 from tempopt.errors import StudyFailed
-from tests.report.made_study import World, make, write
 from tests.server.http_server import RunningServer
 from tests.storage.scenes import take_next
 from tests.toy_study import toy_spec
@@ -153,18 +151,6 @@ def test_parameter_sets_are_tried_and_those_of_before_are_not_tried_again(client
     assert second["version"] == first["version"]
 
 
-def test_a_study_is_paused_stopped_resumed_and_deleted(
-    running_server: RunningServer, client: httpx.Client
-) -> None:
-    ids = {"study": begin_study(client)["id"]}
-    assert client.post("/api/studies/toy/pause", params=ids).json()["before"] == "running"
-    assert running_server.store.load_study("toy").state == "paused"
-    assert client.post("/api/studies/toy/resume", json={}).json()["state"] == "running"
-    assert client.post("/api/studies/toy/stop", params=ids).json()["withdrawn"] == 8 + 2 + 3
-    assert client.delete("/api/studies/toy", params=ids).status_code == 200
-    assert code(client.get("/api/studies/toy")) == "study_not_found"
-
-
 def test_a_late_copy_of_a_request_changes_no_later_study_of_that_name(
     running_server: RunningServer, client: httpx.Client
 ) -> None:
@@ -236,25 +222,6 @@ def test_an_odd_query_is_refused_in_words(client: httpx.Client, query: str) -> N
     begin_study(client)
     answer = client.get(f"/api/studies/toy/{query}")
     assert (answer.status_code, code(answer)) == (422, "invalid_request"), answer.text
-
-
-def test_what_is_shown_is_what_the_command_line_shows(
-    running_server: RunningServer, client: httpx.Client
-) -> None:
-    synthetic = make(World(trials=4, layers=1, heads=2, reports=3))
-    write(running_server.storage, synthetic)
-    from tempopt.report import export
-    from tempopt.report.study_result import load
-
-    result = load(running_server.store, synthetic.row.name)
-    reply = client.get(f"/api/studies/{synthetic.row.name}").json()
-    assert reply == {**json.loads(json.dumps(result.to_json())), "jobs": [], "agents_at_work": []}
-    for format in ("yaml", "python"):
-        text = client.get(f"/api/studies/{synthetic.row.name}/export", params={"format": format}).text
-        assert text == export.to_text(result, format)
-    page = client.get(f"/api/studies/{synthetic.row.name}/report?plotlyjs=cdn")
-    assert page.headers["content-type"].startswith("text/html")
-    assert synthetic.row.name in page.text
 
 
 def test_what_fails_in_a_study_is_told_as_such(client: httpx.Client) -> None:

@@ -13,28 +13,11 @@ from tempopt.service.progress import (
     LineProgress,
     LiveProgress,
     progress_for_stream,
-    run_display_name,
 )
 from tempopt.storage.rows import TicketRow
 
 MakeTicket = Callable[..., TicketRow]
 MakeSnapshot = Callable[..., Snapshot]
-
-
-@pytest.mark.parametrize(
-    ("kind", "arm", "name"),
-    [
-        ("search", "search", "search 7"),
-        ("confirm", "constant", "confirm 7 (constant)"),
-        ("confirm", "search+baseline", "confirm 7 (search+baseline)"),
-        ("choose", "exchange", "choose 7 (exchange)"),
-        ("ablation", "without_schedule", "ablation 7 (without_schedule)"),
-    ],
-)
-def test_a_ticket_that_trains_the_candidate_of_an_arm_names_it(
-    kind: str, arm: str, name: str, make_ticket: MakeTicket
-) -> None:
-    assert run_display_name(make_ticket(kind, 7, arm=arm)) == name
 
 
 class FlushedStream(io.StringIO):

@@ -177,15 +177,6 @@ def test_a_file_that_is_damaged_is_refused_and_nothing_is_written(
     assert not (tmp_path / "there.db").exists()
 
 
-@pytest.mark.parametrize("spoil", [lambda data: data[:-20], lambda data: data[:200] + b"xx" + data[202:]])
-def test_a_file_that_was_cut_short_or_changed_is_refused(
-    dump_bytes: bytes, spoil: Callable[[bytes], bytes]
-) -> None:
-    FILE.write_bytes(spoil(FILE.read_bytes()))
-    with pytest.raises(UsageError, match="is damaged"):
-        study_file.load("sqlite:///there.db", FILE)
-
-
 def test_a_small_file_that_unpacks_to_much_is_refused_before_it_is_parsed(toy_folder: None) -> None:
     FILE.write_bytes(gzip.compress(b'{"format": "tempopt study", "x": [' + b"[]," * 10_000_000))
     assert FILE.stat().st_size < 100_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import optuna
 import pytest
@@ -76,20 +77,16 @@ def test_a_finished_ticket_knows_how_its_run_ended(store: Store, ticket: TicketR
     assert store.measurements(ticket.study_id) == [measurement]
 
 
-def test_a_diverged_run_has_no_value_and_the_step_at_which_it_happened(
-    store: Store, ticket: TicketRow
+@pytest.mark.parametrize(
+    ("state", "fields"),
+    [("done", {"outcome": "diverged", "diverged_at": 7}), ("failed", {"outcome": "failed", "error": "no"})],
+)
+def test_a_run_without_a_value_ends_with_what_happened(
+    store: Store, ticket: TicketRow, state: str, fields: dict[str, Any]
 ) -> None:
-    outcomes = RunOutcome(outcome="diverged", value=None, steps=7, seconds=1.0, diverged_at=7)
+    outcomes = RunOutcome(value=None, steps=7, seconds=1.0, **fields)
     write(store, ticket, make_end(ticket, outcomes))
-    ended_ticket = only_ticket(store, ticket.study_id)
-    assert_fields(ended_ticket, state="done", outcome="diverged", value=None, diverged_at=7)
-
-
-def test_a_run_that_cannot_be_trained_ends_as_failed_with_its_error(store: Store, ticket: TicketRow) -> None:
-    outcomes = RunOutcome(outcome="failed", value=None, steps=0, seconds=1.0, error="no such layer")
-    write(store, ticket, make_end(ticket, outcomes))
-    failed_ticket = only_ticket(store, ticket.study_id)
-    assert_fields(failed_ticket, state="failed", outcome="failed", error="no such layer")
+    assert_fields(only_ticket(store, ticket.study_id), state=state, value=None, **fields)
 
 
 def test_a_ticket_given_back_is_taken_again_as_the_next_attempt(

@@ -8,13 +8,13 @@ import lightning as L
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from transformers import BertConfig, BertModel, Qwen3Config, Qwen3Model
+from transformers import BertConfig, BertModel
 
 
 class HuggingFaceModule(L.LightningModule):
     """Counts a token in a short text with two small layers."""
 
-    def __init__(self, lr: float = 0.01, normalises_query: bool = False) -> None:
+    def __init__(self, lr: float = 0.01) -> None:
         super().__init__()
         self.lr = lr
         sizes: dict[str, Any] = {
@@ -25,10 +25,7 @@ class HuggingFaceModule(L.LightningModule):
             "vocab_size": 6,
         }
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-        if normalises_query:
-            self.model: Any = Qwen3Model(Qwen3Config(**sizes, num_key_value_heads=1, head_dim=8))
-        else:
-            self.model = BertModel(BertConfig(**sizes, **dropout), add_pooling_layer=False)
+        self.model: Any = BertModel(BertConfig(**sizes, **dropout), add_pooling_layer=False)
         self.head = torch.nn.Linear(16, 4)
 
     def loss(self) -> Tensor:

@@ -21,7 +21,7 @@ from torch.utils.data import (
     get_worker_info,
 )
 from torchmetrics import Accuracy, MaxMetric
-from unusual_modules import Net, OwnOrder, WordData, Words
+from unusual_modules import Net, WordData, Words
 
 
 class RateNet(Net):
@@ -42,17 +42,12 @@ class RateNet(Net):
             case "StepLR":
                 scheduler: Any = rates.StepLR(optimizer, 1, 0.5)
                 options = {"interval": "epoch"}
-            case "OneCycleLR":
-                total = int(self.trainer.estimated_stepping_batches)
-                scheduler = rates.OneCycleLR(optimizer, 0.02, total_steps=total)
             case "ReduceLROnPlateau":
                 scheduler = rates.ReduceLROnPlateau(optimizer, patience=0, threshold=0.5)
                 options = {"interval": "epoch", "monitor": "val_loss"}
             case "train_loss":
                 scheduler = rates.ReduceLROnPlateau(optimizer, patience=0, threshold=0.03)
                 options = {"interval": "epoch", "monitor": "train_loss"}
-            case "LambdaLR":
-                scheduler = rates.LambdaLR(optimizer, lambda step: 0.5 + 0.5 * np.cos(0.1 * step))
             case "CosineAnnealingWarmRestarts":
                 scheduler = rates.CosineAnnealingWarmRestarts(optimizer, 3, 2)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **options}}
@@ -232,7 +227,7 @@ class EpochWeight(L.Callback):
                 param.grad.mul_(math.copysign(1.0, self.weight - 0.4))
 
 
-class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+class WordStream(IterableDataset[tuple[Tensor, Tensor]]):
     """Words in their order, without a place in it that could be kept."""
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -266,10 +261,8 @@ class LoaderData(WordData):
                 sampler: Any = WeightedRandomSampler(weights, 48, generator=generator)
             case "torch generator":
                 sampler = RandomSampler(words, generator=torch.Generator().manual_seed(2))
-            case "own":
-                sampler = OwnOrder(48)
             case "stream":
-                return DataLoader(Stream(), **self.options)
+                return DataLoader(WordStream(), **self.options)
             case "dict" | "min_size" | "max_size_cycle":
                 loaders = {
                     "a": DataLoader(words, shuffle=True, **self.options),

@@ -232,7 +232,7 @@ def test_a_schedule_beside_control_is_refused() -> None:
 
 
 def test_attaching_on_a_batch_leaves_averages_of_weights_and_buffers_as_they_were(toys: Any) -> None:
-    class Teaching(toys.WrittenOutStock):  # type: ignore[misc]
+    class DinoStock(toys.WrittenOutStock):  # type: ignore[misc]
         """Training as of DINO, in the form of lightly."""
 
         def __init__(self) -> None:
@@ -248,7 +248,7 @@ def test_attaching_on_a_batch_leaves_averages_of_weights_and_buffers_as_they_wer
             distance = (self.query(batch[0]) - taught + self.center).square().mean()
             return super().training_step(batch, batch_idx) + distance
 
-    model = Teaching()
+    model = DinoStock()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     callback = AttachCallback(PLAN)
     quiet_trainer(callback, max_steps=0).fit(model, Data())

@@ -194,26 +194,6 @@ def test_a_run_that_is_told_to_leave_at_any_batch_is_gone_on_with_exactly(
         assert same(full_state(resumed_run, resumed_run.execute()), expected)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_run_that_was_killed_goes_on_from_its_last_validation(
-    request_for: Any, listener: Any, tmp_path: Path, workers: int
-) -> None:
-    request = request_for(data={"workers": workers}, parameters=HOT)
-    reference_run = LightningRun(request, listener())
-    expected = full_state(reference_run, reference_run.execute())
-    for die_at in (3, 9):
-        checkpointed_request = dataclasses.replace(request, checkpoints=str(tmp_path / str(die_at)))
-        channel, resumed_channel = listener(die_at=die_at), listener()
-        with pytest.raises(SystemExit):
-            LightningRun(checkpointed_request, channel).execute()
-        resumed_run = LightningRun(
-            dataclasses.replace(checkpointed_request, attempt=2, resume=channel.saved[:2]), resumed_channel
-        )
-        assert same(full_state(resumed_run, resumed_run.execute()), expected)
-        assert resumed_channel.messages_of(Started)[0].step == (die_at - 1) // 4 * 4
-        assert resumed_channel.messages_of(Started)[0].notes == []
-
-
 def steps_kept(request: RunRequest, channel: Any) -> list[int]:
     finished = LightningRun(request, channel).execute()
     assert finished.checkpoint_seconds > 0

@@ -84,11 +84,20 @@ def graphs() -> int:
     return int(counters["stats"]["unique_graphs"])
 
 
-@pytest.mark.parametrize("beside", [{}, {"entropy_lambda": 0.1}, {"length_scaling": "log_n"}], ids=str)
+@pytest.mark.parametrize(
+    ("beside", "options"),
+    [
+        ({}, {}),
+        ({"entropy_lambda": 0.1}, {}),
+        ({"length_scaling": "log_n"}, {}),
+        ({}, {"module": "Stock", "attach": {"layers": "auto"}}),
+    ],
+    ids=str,
+)
 def test_one_set_of_graphs_serves_every_temperature_and_every_module(
-    train: Any, trace_only: None, beside: dict[str, Any]
+    train: Any, trace_only: None, beside: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    train(parameters={**SEARCHED[0], **beside})
+    train(**options, parameters={**SEARCHED[0], **beside})
     # one for the training step, one for the validation step
     assert graphs() == 2
     for number, parameters in enumerate(SEARCHED[1:], start=2):
@@ -96,15 +105,8 @@ def test_one_set_of_graphs_serves_every_temperature_and_every_module(
             "entropy_lambda": {"entropy_lambda": -0.1 * number},
             "length_scaling": {"n0": 4.0 * number},
         }
-        train(parameters={**parameters, **beside, **next((alternatives[name] for name in beside), {})})
-    assert graphs() == 2
-
-
-def test_one_set_of_graphs_serves_every_temperature_of_an_attached_module(
-    train: Any, trace_only: None
-) -> None:
-    for parameters in SEARCHED:
-        train("Stock", attach={"layers": "auto"}, parameters=parameters)
+        changed = next((alternatives[name] for name in beside), {})
+        train(**options, parameters={**parameters, **beside, **changed})
     assert graphs() == 2
 
 

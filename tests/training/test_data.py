@@ -83,7 +83,7 @@ def test_a_loader_goes_on_from_the_batch_where_it_was_left(done: int) -> None:
         assert interrupted_loader.state_dict() == {"epoch": 4, "batch": 0, "draws": 4}
 
 
-class Stream(IterableDataset[int]):
+class NumberStream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(10))
 
@@ -99,7 +99,7 @@ def seed_loaders(train_dataloader: Any) -> tuple[Any, list[bool]]:
 
 def test_a_stream_without_state_is_left_alone_and_said_not_to_be_resumable() -> None:
     with pytest.warns(UserWarning, match="starts again from step 0"):
-        loader, notices = seed_loaders(lambda: DataLoader(Stream(), batch_size=2))
+        loader, notices = seed_loaders(lambda: DataLoader(NumberStream(), batch_size=2))
     assert not isinstance(loader, SeededLoader)
     assert notices == [True]
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -63,27 +62,3 @@ def test_a_module_from_its_checkpoint_has_the_same_heads(tmp_path: Path) -> None
     loaded_module = DifferingCausalAttention.load_from_checkpoint(tmp_path / "end.ckpt", weights_only=True)
     assert loaded_module.plan == module.plan
     assert torch.equal(loaded_module.eval()(items()), module.eval()(items()))
-
-
-def _rank(rank: int, folder: str) -> None:
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=2
-    )
-    module = make_module(**DIFFERING, **MOVING)
-    module.set_progress(0.5)
-    replicated = nn.parallel.DistributedDataParallel(module)
-    replicated(items()[rank::2]).square().mean().backward()
-    torch.save([param.grad for param in module.parameters()], f"{folder}/{rank}.pt")
-    torch.distributed.destroy_process_group()
-
-
-@pytest.mark.long
-def test_two_ranks_have_the_gradient_of_one(tmp_path: Path) -> None:
-    torch.multiprocessing.spawn(_rank, (str(tmp_path),), nprocs=2)
-    alone = make_module(**DIFFERING, **MOVING)
-    alone.set_progress(0.5)
-    alone(items()).square().mean().backward()
-    first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    for first_grad, second_grad, param in zip(first, second, alone.parameters(), strict=True):
-        assert torch.equal(first_grad, second_grad)
-        torch.testing.assert_close(first_grad, param.grad, rtol=1e-4, atol=1e-6)

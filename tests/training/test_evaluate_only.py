@@ -161,7 +161,7 @@ def test_a_trained_model_without_test_data_is_evaluated_on_the_others(
 # ---- weights
 
 
-class Pair(nn.Module):
+class TiedPair(nn.Module):
     def __init__(self, width: int = 3) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width)
@@ -172,7 +172,7 @@ def test_state_dicts_of_torch_and_safetensors_load_with_what_they_tie(tmp_path: 
     from safetensors.torch import save_file
 
     torch.manual_seed(0)
-    model = Pair()
+    model = TiedPair()
     torch.save(model.state_dict(), tmp_path / "pair.pt")
     # safetensors keeps one of two names that share a weight, and is known by its content
     for name in ("pair.safetensors", "pair.bin"):
@@ -180,7 +180,7 @@ def test_state_dicts_of_torch_and_safetensors_load_with_what_they_tie(tmp_path: 
     torch.save({"state_dict": model.state_dict(), "epoch": 3}, tmp_path / "pair.ckpt")
     for name in ("pair.pt", "pair.safetensors", "pair.bin", "pair.ckpt"):
         for load in (load_as_trained, load_checkpoint):
-            loaded_model = Pair()
+            loaded_model = TiedPair()
             load(loaded_model, tmp_path / name)
             assert torch.equal(loaded_model.second.weight, model.second.weight)
             assert torch.equal(loaded_model.second.bias, model.second.bias)
@@ -197,10 +197,12 @@ def test_state_dicts_of_torch_and_safetensors_load_with_what_they_tie(tmp_path: 
 def test_weights_of_another_model_are_refused_with_what_differs(
     tmp_path: Path, change: dict[str, Any], message: str
 ) -> None:
-    state = {name: value for name, value in {**Pair().state_dict(), **change}.items() if value is not None}
+    state = {
+        name: value for name, value in {**TiedPair().state_dict(), **change}.items() if value is not None
+    }
     torch.save(state, tmp_path / "other.pt")
-    with pytest.raises(UsageError, match=f"of another model than Pair: {message}"):
-        load_as_trained(Pair(), tmp_path / "other.pt")
+    with pytest.raises(UsageError, match=f"of another model than TiedPair: {message}"):
+        load_as_trained(TiedPair(), tmp_path / "other.pt")
 
 
 def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None:
@@ -224,7 +226,9 @@ def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None
         ("nowhere.pt", "There is no checkpoint"),
     ):
         with pytest.raises(UsageError, match=rf"{message}.*save_pretrained wrote"):
-            load_as_trained(Pair(), tmp_path / name)
+            load_as_trained(TiedPair(), tmp_path / name)
+        with pytest.raises(UsageError, match=message):
+            load_checkpoint(TiedPair(), tmp_path / name)
     assert not (tmp_path / "sprung").exists()
 
 
@@ -287,8 +291,8 @@ def test_a_folder_of_another_model_is_refused_in_words(writer: EvaluatedWriter) 
         UsageError, match=r"folder is of another model than GPT2LMHeadModel: other shapes: .*8"
     ):
         load_as_trained(EvaluatedWriter(width=16), "folder")
-    with pytest.raises(UsageError, match="Pair has no model of transformers to load it into"):
-        load_as_trained(Pair(), "folder")
+    with pytest.raises(UsageError, match="TiedPair has no model of transformers to load it into"):
+        load_as_trained(TiedPair(), "folder")
     with pytest.raises(UsageError, match=r"several models of transformers \(model, second\)"):
         load_as_trained(EvaluatedWriter(has_second=True), "folder")
     (Path("folder") / "model.safetensors").unlink()

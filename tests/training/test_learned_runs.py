@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch._dynamo.utils import counters
 
 from tempopt.agent.process import WorkerProcess
 from tempopt.temperature import add_learned_temperatures
@@ -19,7 +17,7 @@ from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import CheckpointSaved, Evaluation, RunRequest, Stage, Started
 from tempopt.training.run import LightningRun
 from tests.training.shared_trainings import check_resume
-from tests.training.test_compile import _compiler, graphs, trace_only
+from tests.training.test_compile import _compiler, trace_only
 from tests.training.test_ranks import carry_out, finished_message, make, pair, recorded_lines, results, same
 
 # fixtures are found by their names
@@ -124,57 +122,6 @@ def test_a_run_that_was_interrupted_learns_the_same_bits(
     reference_run, reference_result, resumed_run = check_resume(request, tmp_path)
     assert temperatures(resumed_run) == temperatures(reference_run)
     assert all(len({value for _, value in curve}) > STEPS / 2 for curve in reference_result.curves.values())
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("setup_name", SETUPS)
-@pytest.mark.usefixtures("_compiler", "trace_only")
-def test_a_compiled_run_learns_what_one_that_is_not_does_and_is_compiled_once(
-    make_request: RequestMaker, listener: Any, tmp_path: Path, setup_name: str
-) -> None:
-    plain_result = LightningRun(make_request(setup_name), listener()).execute()
-
-    def run(channel: Any, **overrides: Any) -> LightningRun:
-        options = {"compile": "default", "checkpoints": str(tmp_path), **overrides}
-        return LightningRun(make_request(setup_name, **options), channel)
-
-    reference_run = run(listener(), ticket=1)
-    reference_result = reference_run.execute()
-    assert reference_result.notes == []
-    for name, curve in reference_result.curves.items():
-        assert [tau for _, tau in curve] == pytest.approx(
-            [tau for _, tau in plain_result.curves[name]], rel=1e-3
-        )
-    compiled = graphs()
-    run(listener(), ratio=1.0).execute()
-    assert graphs() == compiled > 0
-    killed_channel = listener(die_at=10)
-    with pytest.raises(SystemExit):
-        run(killed_channel, ticket=1).execute()
-    # another worker has compiled nothing yet
-    torch._dynamo.reset()
-    counters.clear()
-    resumed_run = run(listener(), ticket=1, attempt=2, resume=killed_channel.saved)
-    resumed_result = resumed_run.execute()
-    assert graphs() == compiled
-    assert (resumed_result.reports, resumed_result.curves) == (
-        reference_result.reports,
-        reference_result.curves,
-    )
-    assert temperatures(resumed_run) == temperatures(reference_run)
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_compiler")
-def test_machine_code_learns_what_the_steps_as_they_are_written_learn(
-    make_request: RequestMaker, listener: Any
-) -> None:
-    plain, compiled = (
-        LightningRun(make_request("tempered module", compile=mode), listener()).execute()
-        for mode in (None, "default")
-    )
-    for name, curve in compiled.curves.items():
-        assert [tau for _, tau in curve] == pytest.approx([tau for _, tau in plain.curves[name]], rel=1e-3)
 
 
 # ---- entropy control

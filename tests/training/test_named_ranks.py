@@ -93,14 +93,3 @@ def test_two_ranks_have_the_same_named_temperature_at_every_step_and_after_a_res
         assert results(resumed_messages) == results(messages)
         assert joint_lines(tmp_path) == lines[checkpoint.step :]
     assert len(middle) > 1
-
-
-@pytest.mark.parametrize(("reads", "transform"), WAYS)
-def test_as_found_two_ranks_train_to_the_same_bits_as_without_it(
-    pair: WorkerProcess, two: Any, tmp_path: Path, reads: str, transform: str
-) -> None:
-    plain_messages = carry_out(pair, two(reads, transform, named=False))
-    expected = joint_lines(tmp_path)
-    named_messages = carry_out(pair, two(reads, transform))
-    assert joint_lines(tmp_path) == expected
-    assert results(named_messages) == results(plain_messages)

@@ -438,18 +438,3 @@ def test_ranks_end_when_their_agent_is_killed(two: Any, make: Any, tmp_path: Pat
         agent.kill()
     assert_gone(pids)
     assert not store.parent.exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_all_processes_is_left_to_the_agent(
-    pair: WorkerProcess, two: Any, number: signal.Signals
-) -> None:
-    pair.send(two(data={"batch_size": 3, "workers": 1}, trainer={"max_steps": 60}))
-    until(pair, Report)
-    pids = ranks_of(pair)
-    everybody = [pid for rank_pid in pids for pid in (rank_pid, *children(rank_pid))]
-    assert len(everybody) >= 4
-    for pid in everybody:
-        os.kill(pid, number)
-    end = finished_message(until(pair, Finished, Failed))
-    assert (end.state, end.step) == ("complete", 60)

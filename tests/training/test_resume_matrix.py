@@ -39,16 +39,20 @@ def data(kind: str, workers: int = 0, **fields: Any) -> dict[str, Any]:
 
 CASES: dict[str, dict[str, Any]] = {
     "StepLR": rate("StepLR"),
-    "OneCycleLR": rate("OneCycleLR"),
+    "OneCycleLR": {"module": "unusual_modules.AskingNet"},
     "ReduceLROnPlateau": rate("ReduceLROnPlateau"),
     "ReduceLROnPlateau of a training mean": rate("train_loss"),
-    "LambdaLR with NumPy": rate("LambdaLR"),
+    "LambdaLR with NumPy": {"module": "unusual_modules.NumpyNet"},
+    "number of steps that setup asks for": {"module": "unusual_modules.EarlyAskingNet"},
     "CosineAnnealingWarmRestarts": rate("CosineAnnealingWarmRestarts"),
     "warm-up by hand": {"module": "resume_modules.WarmedNet"},
     "shuffle": {},
     "WeightedRandomSampler": data("weighted"),
     "sampler with a torch.Generator": data("torch generator"),
-    "sampler with a NumPy generator": data("own"),
+    "sampler with a NumPy generator": {
+        "data_class": "unusual_modules.SamplerData",
+        "data": {"kind": "sampler"},
+    },
     "batch sampler with a state": {"data_class": "unusual_modules.SamplerData", "data": {"kind": "batches"}},
     "IterableDataset": data("stream", trainer=STEPS),
     "IterableDataset, 2 workers": data("stream", 2, trainer=STEPS),
@@ -59,6 +63,10 @@ CASES: dict[str, dict[str, Any]] = {
     "GradientAccumulationScheduler": callback("GradientAccumulationScheduler", scheduling={1: 2}),
     "gradient_clip_val": {"trainer": {"gradient_clip_val": 0.1}},
     "StochasticWeightAveraging": callback("StochasticWeightAveraging", swa_lrs=0.02, swa_epoch_start=2),
+    "StochasticWeightAveraging of a batch norm": {
+        "module": "unusual_modules.NormedNet",
+        **callback("StochasticWeightAveraging", swa_lrs=0.02, swa_epoch_start=2, annealing_epochs=3),
+    },
     "EMAWeightAveraging": callback("EMAWeightAveraging", decay=0.5),
     "average in the state of a callback": callback("resume_modules.OwnAverage", holds=True),
     "average in an attribute of a callback": callback("resume_modules.OwnAverage"),
@@ -75,6 +83,12 @@ CASES: dict[str, dict[str, Any]] = {
     ),
     "ModelCheckpoint": callback("ModelCheckpoint", monitor="val_loss", save_top_k=2),
     "BackboneFinetuning": callback("BackboneFinetuning", unfreeze_backbone_at_epoch=1),
+    "BackboneFinetuning of a batch norm": {
+        "module": "unusual_modules.NormedNet",
+        **callback("BackboneFinetuning", unfreeze_backbone_at_epoch=1),
+    },
+    "state of a callback of several types": callback("unusual_modules.Remembering"),
+    "freezing by hand": {"module": "unusual_modules.FreezingNet"},
     "unfreezing by hand": {"module": "unusual_modules.UnfreezingNet"},
     "two optimizers": {"module": "resume_modules.GanNet"},
     "hidden state in a buffer": {"module": "resume_modules.CarryingNet", "init": {"storage": "buffer"}},
@@ -99,7 +113,13 @@ CASES: dict[str, dict[str, Any]] = {
     "val_check_interval": {"trainer": {"val_check_interval": 0.5}},
     "limit_train_batches": {"trainer": {"limit_train_batches": 0.75}},
 }
-FEW = {"OneCycleLR", "StochasticWeightAveraging", "metrics that are reset when training begins"}
+FEW = {
+    "OneCycleLR",
+    "batch sampler with a state",
+    "StochasticWeightAveraging of a batch norm",
+    "state of a callback of several types",
+    "metrics that are reset when training begins",
+}
 STARTS_AGAIN = {"IterableDataset", "IterableDataset, 2 workers"}
 
 

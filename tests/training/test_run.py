@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import pytest
 import torch
 
 from tempopt.errors import SpecError
 from tempopt.spec.program import Program
-from tempopt.training.callbacks import TemperatureCallback
 from tempopt.training.messages import (
     CheckpointRef,
     CheckpointSaved,
@@ -26,7 +24,7 @@ from tempopt.training.messages import (
     encode,
 )
 from tempopt.training.run import LightningRun
-from tests.training.shared_trainings import assert_same_state, check_resume
+from tests.training.shared_trainings import check_resume
 
 HOT = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "exponential", "entropy_lambda": 0.01}
 LINEAR = {"temperature_init": 4.0, "temperature_final": 1.0, "schedule": "linear"}
@@ -239,19 +237,6 @@ def test_validation_runs_under_the_temperature_that_the_study_asks_for(
     assert temperatures["validate"] == pytest.approx(
         during if validate_at == "current" else [1.0] * 6, rel=1e-6
     )
-
-
-def test_attaching_at_temperature_one_trains_what_the_module_alone_would(
-    request_for: Any, listener: Any
-) -> None:
-    attached = LightningRun(request_for("Stock", attach={"layers": "auto"}), listener())
-    alone = LightningRun(request_for("Stock", attach={"layers": "auto"}), listener())
-    alone.tempered.detach()
-    alone.trainer.callbacks = [c for c in alone.trainer.callbacks if not isinstance(c, TemperatureCallback)]
-    first, second = attached.execute(), alone.execute()
-    # in evaluation PyTorch's fast path computes the module alone
-    assert np.array(first.reports) == pytest.approx(np.array(second.reports), rel=1e-6)
-    assert_same_state(attached.module, alone.module)
 
 
 def test_requests_survive_the_way_to_the_trainer(request_for: Any) -> None:

@@ -13,22 +13,12 @@ from tempopt.errors import SpecError
 from tempopt.training.dry_run import dry_run
 from tempopt.training.messages import Evaluation, Started
 from tempopt.training.run import LightningRun
-from tests.training.shared_trainings import check_resume
 
 pytestmark = pytest.mark.filterwarnings("ignore:Found .* in eval mode")
 
 PARAMETERS = {"temperature_init": 2.0, "temperature_final": 0.5, "schedule": "linear"}
 EPOCHS = {"max_steps": -1, "max_epochs": 4, "val_check_interval": 1.0, "check_val_every_n_epoch": 1}
 CALLBACKS = "lightning.pytorch.callbacks."
-BACKBONE = {"class_path": CALLBACKS + "BackboneFinetuning", "init_args": {"unfreeze_backbone_at_epoch": 1}}
-SWA = {
-    "class_path": CALLBACKS + "StochasticWeightAveraging",
-    "init_args": {"swa_lrs": 0.02, "swa_epoch_start": 2, "annealing_epochs": 3},
-}
-ACCUMULATING = {
-    "class_path": CALLBACKS + "GradientAccumulationScheduler",
-    "init_args": {"scheduling": {1: 2}},
-}
 REMEMBERING = {"class_path": "unusual_modules.Remembering"}
 FROM_SAMPLERS = "unusual_modules.SamplerData"
 
@@ -49,40 +39,6 @@ def epochs_request(request_for: Any) -> Any:
         )
 
     return make
-
-
-@pytest.mark.parametrize("die_at", [6, pytest.param(8, marks=pytest.mark.long), 9])
-@pytest.mark.parametrize(
-    ("module", "callbacks", "fields"),
-    [
-        ("AskingNet", [], {}),
-        ("EarlyAskingNet", [], {}),
-        ("NumpyNet", [], {}),
-        ("Net", [REMEMBERING], {}),
-        ("Net", [BACKBONE], {}),
-        ("NormedNet", [BACKBONE], {}),
-        ("UnfreezingNet", [], {}),
-        ("FreezingNet", [], {}),
-        ("Net", [SWA], {}),
-        ("NormedNet", [SWA], {}),
-        ("Net", [ACCUMULATING], {}),
-        ("Net", [], {"data_class": FROM_SAMPLERS, "data": {"kind": "sampler"}}),
-        ("AskingNet", [], {"data_class": FROM_SAMPLERS, "data": {"kind": "batches"}}),
-    ],
-    ids=lambda value: (
-        (value if isinstance(value, str) else "")
-        or "".join(c["class_path"].rpartition(".")[2] if isinstance(c, dict) else c for c in value)
-    ),
-)
-def test_a_resumed_run_ends_as_one_that_was_left_alone(
-    epochs_request: Any,
-    tmp_path: Path,
-    module: str,
-    callbacks: list[Any],
-    fields: dict[str, Any],
-    die_at: int,
-) -> None:
-    check_resume(epochs_request(module, *callbacks, **fields), tmp_path, die_at=die_at)
 
 
 @pytest.mark.parametrize(
@@ -131,14 +87,6 @@ def test_a_run_that_cannot_be_resumed_is_named_in_the_dry_run_and_starts_again(
     (started,) = channel.messages_of(Started)
     assert started.step == 0
     assert started.notes == [f"A resumed run starts again from its first step: {not_resumed}."]
-
-
-@pytest.mark.parametrize("module", ["AskingNet", "NumpyNet", "UnfreezingNet"])
-def test_a_run_that_can_be_resumed_has_no_reason_against_it(
-    epochs_request: Any, listener: Any, module: str
-) -> None:
-    data = {"data_class": FROM_SAMPLERS, "data": {"kind": "batches"}}
-    assert dry_run(epochs_request(module, **data), listener()).not_resumed is None
 
 
 def test_a_checkpoint_that_turns_out_unreadable_is_named_and_no_more_are_written(

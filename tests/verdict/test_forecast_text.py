@@ -31,8 +31,3 @@ def span_of(typical: float, *, spread: float = 0.0) -> dict[Kind, Span]:
 def test_a_number_of_runs_is_said_with_and_without_a_gain_and_at_most() -> None:
     runs = PlannedRuns(no_gain=span_of(38.4, spread=48), gain=span_of(33.6, spread=40))
     assert runs_text(runs) == "about 34 runs with a gain of 2 sd, 38 without a gain; at most 86"
-
-
-@pytest.mark.parametrize(("count", "text"), [(7, "7 runs"), (1, "1 run")])
-def test_a_number_of_runs_that_is_certain_is_one_number(count: int, text: str) -> None:
-    assert runs_text(PlannedRuns(no_gain=span_of(count), gain=span_of(count))) == text

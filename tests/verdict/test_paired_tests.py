@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy import special, stats
+from scipy import stats
 
 from tempopt.verdict.statistics.group_sequential import boundaries, repeated_p
 from tempopt.verdict.statistics.paired_tests import (
@@ -36,19 +35,6 @@ def test_t_is_scipys_one_sample_t(differences: list[float], confidence: float) -
     paired_test = gains(differences, alpha=1 - confidence)
     assert numbers_of(paired_test) == scipys_numbers(differences, 1 - confidence)
     assert (paired_test.alpha, paired_test.confidence) == pytest.approx((1 - confidence, confidence))
-
-
-@given(samples)
-def test_one_look_is_the_plain_test_to_the_bit(differences: list[float]) -> None:
-    # what every verdict before there were looks was computed with
-    assume(np.ptp(differences) > 1e-3)
-    n, mean = len(differences), fmean(differences)
-    error = stdev(differences) / math.sqrt(n)
-    margin = float(special.stdtrit(n - 1, (1 + (1 - 0.05)) / 2)) * error
-    paired_test = gains(differences)
-    assert (paired_test.gain, paired_test.ci_low, paired_test.ci_high) == (mean, mean - margin, mean + margin)
-    assert paired_test.p_value == 2 * float(special.stdtr(n - 1, -abs(mean) / error))
-    assert paired_test.confidence == 0.95
 
 
 @given(differences=samples)

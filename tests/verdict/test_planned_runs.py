@@ -118,7 +118,7 @@ _ALONE = {"temperature_final": "schedule", "schedule": "temperature_final"}
 _ALONE |= {"layer_pattern": "layer_ratio", "layer_ratio": "layer_pattern"}
 
 
-def drawn_spec(make_spec: Any, number: int) -> StudySpec:
+def drawn_spec(make_spec: Any, number: int, **study: Any) -> StudySpec:
     """Return a spec that is drawn at random, another for each number."""
     draw = random.Random(number)
     names = {"temperature_init", *draw.sample(sorted(PARTS), draw.randint(1, 8))}
@@ -132,9 +132,9 @@ def drawn_spec(make_spec: Any, number: int) -> StudySpec:
         trials=draw.randint(1, 8),
         candidates=draw.randint(1, 4),
         seeds={"choose": draw.randint(1, 4), "confirm": confirm},
-        explain=draw.choice([False, True]),
         arms=draw.choice([{}, {"baseline": 1}, {"constant": 1}]),
         enqueue=draw.choice([[], [{"temperature_init": 1.0}]]),
+        **{"explain": draw.choice([False, True]), **study},
     )
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from tempopt.storage.rows import NewTicket, TicketRow
 from tempopt.storage.ticket_queries import are_over, arms_of
-from tempopt.temperature import is_neutral
 from tempopt.verdict.pairs import find_winner
 from tempopt.verdict.stages import (
     count_tickets_to_come,
@@ -23,6 +22,7 @@ from tempopt.verdict.stages import (
     remaining_confirmation_runs,
 )
 from tests.simulated import SimulatedStudy, Worth
+from tests.verdict.test_planned_runs import drawn_spec, worth_of
 from tests.verdict.verdicts import LR_SPACE
 
 CONFIRMING_KINDS = ("choose", "confirm")
@@ -206,35 +206,6 @@ def test_what_proving_will_take_is_set_aside(make_spec: Any, run: Run, run_ticke
     assert expected == remaining_confirmation_runs(tickets, spec) == 0
 
 
-def drawn_study(make_spec: Any, number: int) -> SimulatedStudy:
-    """Return a study that is drawn at random: its spec, its gain, its noise and how often runs diverge."""
-    draw = random.Random(number)
-    search: dict[str, Any] = {"temperature_init": draw.choice([[0.5, 1.0, 2.0], {"low": 0.25, "high": 4.0}])}
-    if draw.random() < 0.5:
-        search |= {"temperature_final": {"low": 0.25, "high": 4.0}, "schedule": ["constant", "linear"]}
-    if draw.random() < 0.6:
-        search["lr"] = draw.choice([[0.1, 0.2], {"low": 0.1, "high": 1.0}])
-    if draw.random() < 0.3:
-        search["normaliser"] = ["softmax", "sparsemax"]
-    spec = make_spec(
-        {"search": search},
-        trials=draw.randint(1, 8),
-        candidates=draw.randint(1, 4),
-        seeds={"choose": draw.randint(1, 4), "confirm": draw.choice([5, {"min": 2, "max": 7}])},
-        sampler=draw.choice(["knowledge_gradient", "random"]),
-        pruner="none",
-    )
-    gain, fails = draw.choice([-1.0, 0.0, 0.0, 1.0, 4.0]), draw.choice([0.0, 0.0, 0.2])
-
-    def worth(t: TicketRow) -> float | None:
-        ticket_rng = random.Random(f"{number} {t.parameters} {t.seed}")
-        if ticket_rng.random() < fails:
-            return None
-        return gain * (not is_neutral(t.parameters or {})) + ticket_rng.gauss(0.0, 1.0)
-
-    return SimulatedStudy(spec, worth)
-
-
 def is_constant(ticket: TicketRow) -> bool:
     """Return whether a run confirms a constant, which follows a gain that is shown."""
     return ticket.kind == "confirm" and set(arms_of(ticket)) <= {"constant", "constant_twin"}
@@ -245,7 +216,7 @@ def test_to_come_is_an_upper_bound_of_the_tickets_until_the_round_is_decided(
     make_spec: Any, start: int
 ) -> None:
     for number in range(start, start + 50):
-        study = drawn_study(make_spec, number)
+        study = SimulatedStudy(drawn_spec(make_spec, number, explain=False), worth_of(number))
         study.search()
         bounds = []
         while True:

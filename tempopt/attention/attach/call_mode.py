@@ -345,8 +345,9 @@ class CallMode(TorchFunctionMode):
         if self._takes_gradients and not torch.is_grad_enabled():
             raise AttachError(
                 f'"{self._binding.name}" attends without gradients inside of a forward with gradients, as '
-                "under checkpoint(..., use_reentrant=True): its backward pass would attend at temperature 1. "
-                "Use use_reentrant=False, or checkpoint the whole module."
+                "under checkpoint(..., use_reentrant=True) or in an autograd.Function: its backward is not "
+                "that of tempered attention. Use use_reentrant=False, or checkpoint the whole module; "
+                "replace such a function by the operations of torch."
             )
 
     # ---- fused attention
@@ -473,6 +474,8 @@ class CallMode(TorchFunctionMode):
         """Return the weights that are made of tempered logits."""
         if not self._state.has_more:
             return func(*args, **kwargs)  # type: ignore[no-any-return]
+        if self._state.acts_at_softmax:
+            self._require_gradients()
         logits = args[0] if args else kwargs["input"]
         dim = args[1] if len(args) > 1 else kwargs.get("dim")
         if dim not in (-1, logits.ndim - 1) or logits.ndim not in (3, 4):
@@ -613,6 +616,13 @@ class CallMode(TorchFunctionMode):
         """
         if self._is_cross:
             return None
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        # queries in chunks look like queries behind cached keys
+        if 1 < q_len < k_len and self._pattern.num_calls > 1:
+            raise AttachError(
+                f'"{self._binding.name}" attends in several calls, here with {q_len} queries to {k_len} keys.'
+                " Which key each query is cannot be told. Give local_share=0.0, or leave the layer out."
+            )
         last_seen = bool(getattr(self._module, "is_causal", True))
         window = self._numbers(q).window
         return near_keys(self._state.local, q, k, window=window, last_seen=last_seen, **options.masking)

@@ -122,15 +122,12 @@ class CallState:
     @property
     def has_more(self) -> bool:
         """Whether an attention call needs more than its query divided by one temperature."""
-        return (
-            self.has_head_factors
-            or self.has_length_scaling
-            or self.has_local_heads
-            or not self.is_softmax
-            or self.entropy.has_term
-            or self.observers.present
-            or is_counting()
-        )
+        return self.acts_at_softmax or self.has_head_factors or self.observers.present or is_counting()
+
+    @property
+    def acts_at_softmax(self) -> bool:
+        """Whether something acts where softmax is written out, and not on the operands of its logits."""
+        return self.has_length_scaling or self.has_local_heads or not self.is_softmax or self.entropy.has_term
 
     def use(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
         """Set all that a plan has beside the temperatures, and the entropy term."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Self
 
@@ -25,7 +25,7 @@ from tempopt.attention.attach.number_path import (
 )
 from tempopt.attention.attach.observers import Observe, check_temperatures
 from tempopt.attention.attach.outputs import iter_nested_tensors, outputs_close
-from tempopt.attention.attach.preserve_state import copy_back, preserve_rng_state
+from tempopt.attention.attach.preserve_state import preserve_attributes, preserve_rng_state
 from tempopt.class_loading import load_schedule
 from tempopt.errors import AttachError, SpecError, unknown
 from tempopt.temperature import (
@@ -303,7 +303,7 @@ class ValueAttachment:
     def _compute_losses_and_gradients(self, loss: Callable[[], Any]) -> list[Tensor]:
         """Return the losses of a batch and their gradients, without those of the number itself.
 
-        Buffers and random generators stay as they are.
+        Attributes and random generators stay as they are.
         """
         number = self._location.tensor
         parameters = [
@@ -312,8 +312,7 @@ class ValueAttachment:
             if parameter.requires_grad and parameter is not number
         ]
         devices = {parameter.device for parameter in self._model.parameters()}
-        # statistics that a forward adds to, as the centre of DINO, are buffers
-        with _buffers_kept(self._model), preserve_rng_state(devices), torch.enable_grad():
+        with preserve_attributes(self._model), preserve_rng_state(devices), torch.enable_grad():
             tensors = list(iter_nested_tensors(loss()))
             if not tensors:
                 raise AttachError("The loss returned no tensor. Have it return the training loss.")
@@ -474,17 +473,3 @@ def _plan(
         load_schedule(str(schedule), where="schedule")
     plan_values = {"temperature_init": initial_temperature, "warmup_start": initial_temperature, **values}
     return TemperatureParameters.from_mapping(plan_values).plan(1)
-
-
-@contextlib.contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    # a forward may write into a buffer, or put another one in its place
-    modules = [module for module in model.modules() if not isinstance(module, torch.jit.ScriptModule)]
-    saved_buffers = [(module, dict(module._buffers)) for module in modules]
-    values = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for module, buffers in saved_buffers:
-            module._buffers.update(buffers)
-        copy_back(values)

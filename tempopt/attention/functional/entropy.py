@@ -76,8 +76,10 @@ def attention_with_entropy(
     is_causal: bool = False,
     dropout_p: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return the output of attention and the entropy of its weights, at little more than the cost of the
-    output.
+    """Return the output of attention and the entropy of its weights, from one pass over the logits.
+
+    The pass is in float32 or better, so on a CPU with fast bfloat16 products it takes several times as long
+    as attention in bfloat16 (benchmarks/README.md).
 
     The output is that of :func:`torch.nn.functional.scaled_dot_product_attention` up to rounding; it is 0 for
     a query that sees no key, also where a floating mask hides keys by the lowest number of its type.

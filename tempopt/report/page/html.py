@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs_version
 
@@ -27,8 +27,8 @@ from tempopt.report.page import sections
 from tempopt.report.page.shared import (
     cell,
     colours,
+    create_environment,
     drawing,
-    escape_value,
     format_inline_code,
     library,
     template,
@@ -153,17 +153,8 @@ def file_name(name: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    loader = PackageLoader("tempopt.report.page")
-    environment = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        finalize=escape_value,
-    )
-    environment.lstrip_blocks = True
-    environment.filters["cell"] = cell
-    environment.filters["inline_code"] = format_inline_code
+    environment = create_environment("tempopt.report.page")
+    environment.filters |= {"cell": cell, "inline_code": format_inline_code}
     return environment
 
 

@@ -10,6 +10,7 @@ import json
 import re
 from importlib.resources import files
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from tempopt.errors import escape_control_chars
@@ -55,7 +56,19 @@ def cell(value: object) -> str:
     return shorten(str(value), 200)
 
 
-def escape_value(value: object) -> object:
+def create_environment(package: str) -> Environment:
+    """Return the templates of a package, which escape all values; an undefined name is an error."""
+    return Environment(
+        loader=PackageLoader(package),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_escape_value,
+    )
+
+
+def _escape_value(value: object) -> object:
     """Return a value of a template; a text could otherwise change the direction of the rest of its line."""
     return escape_control_chars(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 

@@ -77,7 +77,7 @@ def _find_request_id(line: str) -> str | int | None:
     for token in _TOKENS.finditer(line):
         level += (token[0] in "[{") - (token[0] in "]}")
         if level == 1 and token["id"] is not None:
-            request_id: str | int | None = json.loads(token["id"])
+            request_id: str | int = json.loads(token["id"])
             return request_id
     return None
 

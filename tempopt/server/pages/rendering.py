@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from tempopt.report.page import shared
 from tempopt.server.authenticator import Principal
@@ -84,16 +84,8 @@ def format_age(seconds: float) -> str:
 
 @functools.cache
 def environment() -> Environment:
-    """Return the templates, which escape all values; an undefined name is an error."""
-    loader = PackageLoader("tempopt.server.pages")
-    templates = Environment(
-        loader=loader,
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        finalize=shared.escape_value,
-    )
-    templates.lstrip_blocks = True
+    """Return the templates, with their filters."""
+    templates = shared.create_environment("tempopt.server.pages")
     templates.filters |= {"study_url": study_url, "value": format_value}
     templates.filters |= {"hours": format_hours, "age": format_age}
     templates.globals |= {"asset_url": asset_url, "version": __version__}

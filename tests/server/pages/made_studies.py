@@ -18,7 +18,6 @@ TRACEBACK = f"""Traceback (most recent call last):
     fit({MARKUP!r})
 RuntimeError: CUDA error: an illegal memory access was encountered {MARKUP}
 """
-PAST = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,6 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from tempopt.report.page import html as page_html
 from tempopt.server import sessions
 from tempopt.server.app import create_app
-from tempopt.server.pages.rendering import format_age, format_hours, format_value
 from tempopt.server.tokens import create_token
 from tempopt.storage import Store
 from tempopt.storage.opening import open_store
@@ -74,24 +73,6 @@ def test_a_query_filters_the_list_and_comes_back_escaped(sign_in: Callable[..., 
     assert "None of 5 studies matches" in browser.get("/?q=nothing-like-it").text
     text = browser.get("/", params={"q": '"><script>alert(1)</script>'}).text
     assert "<script>alert" not in text and "&lt;script&gt;" in text
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (format_age(40), "40 s"),
-        (format_age(7200), "2 h"),
-        (format_age(5 * 86_400), "5 d"),
-        (format_hours(0.5), "30 min"),
-        (format_hours(0.001), "< 1 min"),
-        (format_hours(3.21), "3.2"),
-        (format_hours(1234.5), "1,234"),
-        (format_value(None), "–"),
-        (format_value(-0.123456), "−0.1235"),
-    ],
-)
-def test_numbers_are_short(text: str, expected: str) -> None:
-    assert text == expected
 
 
 # ---- the page of a study
