@@ -436,6 +436,8 @@ class Agent:
         max_attempts, name = self._spec.study.max_attempts, self._spec.study.name
         is_comparison = self._spec.compare is not None
         log = f"The output is in {self._client.folder(ticket) / LOG}, and in: tempopt logs {name}"
+        if message.is_by_program and self._spec.compare is not None:
+            max_attempts = 1
         has_only_failed = (
             message.kind == "error"
             and not self._client.has_finished_run()

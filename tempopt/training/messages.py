@@ -346,12 +346,15 @@ class Failed(RunMessage):
             permitted), or ``infrastructure`` (other memory exhausted, killed, lost).
         message: One paragraph for a person.
         traceback: The traceback, or an empty string.
+        is_by_program: Whether a program failed by itself, and so would again: nothing has killed it, and its
+            memory was not exhausted.
         log_lost: As for Finished.
     """
 
     kind: Literal["usage", "error", "gpu_memory", "disk", "infrastructure"]
     message: str
     traceback: str = ""
+    is_by_program: bool = False
     log_lost: str | None = None
 
 

@@ -148,10 +148,17 @@ def test_seeds_on_which_all_sets_fail_end_in_a_verdict(capsys: pytest.CaptureFix
     assert "Gain shown" in text and "gain=1.25 failed or diverged on 2 of 8 seeds, gain=1.5 on 2" in text
 
 
-def test_a_set_that_always_fails_is_worse(capsys: pytest.CaptureFixture[str]) -> None:
-    command = "sh -c 'test $1 = 1.5 || exit 7; sh noisy.sh $0 $1' {seed} {gain}"
-    assert compare(command, "--pairs", "6", "--set", "study.max_attempts=1") == 4
-    assert "No gain shown: gain=1.25 failed or diverged on 6 of 6 seeds" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("end", "num_attempts"),
+    [("exit 7", 1), ("echo CUDA out of memory; exit 1", 3), ("kill -SEGV $$", 3), ("exit 139", 3)],
+)
+def test_a_set_that_always_fails_is_worse_and_repeated_only_if_something_may_have_ended_it(
+    end: str, num_attempts: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"sh -c 'echo >> begun; test $1 = 1.5 || {{{{ {end}; }}}}; sh noisy.sh $0 $1' {{seed}} {{gain}}"
+    assert compare(command, "--pairs", "3") == 4
+    assert "No gain shown: gain=1.25 failed or diverged on 3 of 3 seeds" in capsys.readouterr().out
+    assert len(Path("begun").read_text().splitlines()) == 3 + 3 * num_attempts
 
 
 def test_a_command_that_prints_very_much_is_read_to_its_last_value(
