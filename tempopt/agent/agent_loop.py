@@ -444,6 +444,8 @@ class Agent:
         is_of_code = message.kind in ("error", "no_value")
         is_result = is_of_code and self._spec.counts_failures and ticket.kind not in SEARCH_KINDS
         log = f"The output is in {self._client.folder(ticket) / LOG}, and in: tempopt logs {name}"
+        if message.is_by_program and self._spec.compare is not None:
+            max_attempts = 1
         has_only_failed = (
             message.kind == "error" and not has_finished_run and ticket.failures + 1 >= max_attempts
         )

@@ -191,7 +191,8 @@ COMMANDS = {
         ),
         argument(
             "--max-runs N",
-            "refuse a comparison that could need more than N runs (default: 1000)",
+            "refuse a comparison that could need more than N runs, without repetitions of killed ones "
+            "(default: 1000)",
             type=types.count,
         ),
         SET,

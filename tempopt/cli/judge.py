@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from tempopt.cli import OUTCOME_CODES
+from tempopt.cli import EXIT_FAILED, OUTCOME_CODES
 from tempopt.service.judge import judge as judge_data
 
 
@@ -16,4 +16,5 @@ def judge(arguments: argparse.Namespace) -> int:
         Path(arguments.results), direction=arguments.direction, baseline=arguments.baseline
     )
     print(json.dumps(judgement.to_json(), indent=2, allow_nan=False) if arguments.json else judgement)
-    return OUTCOME_CODES[judgement.comparison.outcome]
+    comparison = judgement.comparison
+    return OUTCOME_CODES[comparison.outcome] if comparison.has_verdict else EXIT_FAILED

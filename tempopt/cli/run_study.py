@@ -180,8 +180,6 @@ def _report_comparison(result: StudyResult, arguments: argparse.Namespace, repor
         if comparison is not None and comparison.recommended_set is not None:
             label = f"Take {comparison.recommended_set}:"
             print(f"{label.ljust(17)} tempopt export {where}")
-    if comparison is None or all(
-        variant.answer is None and not variant.fails_more for variant in comparison.variants
-    ):
+    if comparison is None or not comparison.has_verdict:
         return EXIT_FAILED
     return OUTCOME_CODES[comparison.outcome]

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from tempopt.errors import SpecError
 from tempopt.program.output import CappedLog, ValueReader, find_near_misses, find_similar_name
@@ -38,6 +39,11 @@ _MAX_LAST_LINES, _MAX_LAST_BYTES = 12, 2000
 _SECRET_PREFIX = "TEMPOPT_TOKEN"
 # other files that a command names may be ones that it writes
 _SOURCE_SUFFIXES = (*SCRIPT_SUFFIXES, ".yaml", ".yml", ".toml", ".ini", ".cfg")
+_MAX_OWN_CODE = 128
+"""Largest exit code of a program's own; a shell adds the signal that has killed its program."""
+_MEMORY_EXHAUSTED = re.compile(
+    rb"out of memory|OutOfMemory|MemoryError|cannot allocate memory", re.IGNORECASE
+)
 _BETWEEN_PATHS = re.compile(r"[\s=:,;'\"]+")
 
 
@@ -212,7 +218,10 @@ class CommandRun(ProgramRun):
                 ending = f"was killed by {signal.Signals(-code).name}"
             is_killed = -code == signal.SIGKILL
             message = f"The command {ending}.{self._last_lines()}"
-            return self.build_failed_message("infrastructure" if is_killed else "error", message)
+            # a process has no other way than its output to say why it ends
+            is_own = 0 < code <= _MAX_OWN_CODE and _MEMORY_EXHAUSTED.search(self._last_output) is None
+            kind: Literal["infrastructure", "error"] = "infrastructure" if is_killed else "error"
+            return self.build_failed_message(kind, message, is_by_program=is_own)
         names = [SEED, *self.request.parameters]
         unused_names = [name for name in names if name not in self._command.placeholders]
         if unused_names and not self._has_attached:
@@ -220,7 +229,8 @@ class CommandRun(ProgramRun):
         printed = None if self._reader is None else self._reader.last
         value = self.find_last_report() if printed is None else printed[0]
         if value is None:
-            return self.build_failed_message("no_value", self._describe_missing_value(log))
+            message = self._describe_missing_value(log)
+            return self.build_failed_message("no_value", message, is_by_program=True)
         return self.build_ended_message(value)
 
     def _describe_missing_value(self, log: Path) -> str:

@@ -133,10 +133,14 @@ class ProgramRun(abc.ABC):
         )
 
     def build_failed_message(
-        self, kind: Literal["usage", "error", "infrastructure", "no_value"], message: str
+        self,
+        kind: Literal["usage", "error", "infrastructure", "no_value"],
+        message: str,
+        *,
+        is_by_program: bool = False,
     ) -> Failed:
         """Return the message of a run that failed."""
-        return Failed(**self._run, kind=kind, message=message)
+        return Failed(**self._run, kind=kind, message=message, is_by_program=is_by_program)
 
     def find_last_report(self) -> float | None:
         """Return the last value of this attempt, else of the attempts before; None without a report."""

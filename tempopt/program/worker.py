@@ -42,7 +42,8 @@ def _carry_out(request: ProgramRequest, channel: Channel) -> Finished | Failed:
         return make_run(request, channel).carry_out()
     except BaseException as error:
         traceback.print_exc()
-        return build_failed_message(request, error)
+        message = build_failed_message(request, error)
+        return dataclasses.replace(message, is_by_program=message.kind == "error")
 
 
 def main(descriptor: int) -> None:

@@ -28,6 +28,7 @@ from tempopt.report.formatting import (
     limit,
     numbers_of_size,
     parameters_text,
+    unsigned_text,
 )
 from tempopt.report.guard_text import guard_findings
 from tempopt.verdict.paired_evidence import PairedResult
@@ -58,7 +59,7 @@ def comparison_findings(result: StudyData) -> list[Finding]:
         text = _set_line(result, index)
         if len(comparison.variants) > 1:
             text += f"; gain {variant_text(variant, comparison)}"
-        findings.append(comparison_finding("variant", f"{text}.", variant.answer, variant.params))
+        findings.append(comparison_finding("variant", f"{text}.", variant.answer_by_values, variant.params))
     findings += facts("note", [*comparison_notes(result, comparison), *_stopping_notes(result, comparison)])
     for index, variant in enumerate(comparison.variants, start=1):
         findings += facts("caveat", _caveats(variant, comparison.reference, _varied_names(result, index)))
@@ -70,12 +71,11 @@ def comparison_findings(result: StudyData) -> list[Finding]:
 
 def decision_finding(result: ComparedData, comparison: Comparison) -> Finding:
     """Return the result of a comparison in one line, as a finding."""
-    is_compared = any(variant.answer for variant in comparison.variants)
     return Finding(
         kind="decision",
         text=comparison_headline(result),
-        state=_STATES[comparison.outcome] if is_compared else "fact",
-        answer=None if comparison.main is None else comparison.main.answer,
+        state=_STATES[comparison.outcome] if comparison.has_verdict else "fact",
+        answer=None if comparison.main is None else comparison.main.answer_by_values,
     )
 
 
@@ -84,28 +84,43 @@ def comparison_headline(result: ComparedData) -> str:
     comparison = result.comparison
     if comparison is None:
         return f"{result.metric}: nothing is compared yet."
+    if not comparison.has_verdict:
+        return _no_verdict_headline(result, comparison)
     if comparison.pairs:
         return _pairs_headline(result, comparison)
     if len(comparison.variants) == 1:
         return _single_variant_headline(result, comparison, comparison.variants[0])
     reference, variants = comparison.reference, comparison.variants
     better = [variant.name for variant in variants if variant.better]
-    worse = [v.name for v in variants if v.answer and v.answer.worse and not v.fails_more]
+    worse = [v.name for v in variants if v.answer_by_values and v.answer_by_values.worse]
     outcomes = [f"{_join_verb(worse)} worse"] if worse else []
-    outcomes += [failure_text(variant, comparison) for variant in variants if variant.fails_more]
+    outcomes += [failure_text(v, comparison) for v in variants if v.worse and v.answer_by_values is None]
     if better:
         text = f"{GAIN}: in {result.metric} {_join_verb(better)} better than {reference}"
     else:
         names = ", ".join(variant.name for variant in variants)
         text = f"{NO_GAIN}: in {result.metric} none of {names} is shown to be better than {reference}"
-    return f"{'; '.join([text, *outcomes])} ({_describe_basis(comparison)})."
+    return f"{'; '.join([text, *outcomes])} ({_describe_basis(result, comparison)})."
 
 
-def _describe_basis(comparison: Comparison) -> str:
-    data = [] if comparison.confirmed_on is None else [f"{DATA[comparison.confirmed_on]} data"]
+def _no_verdict_headline(result: ComparedData, comparison: Comparison) -> str:
+    """Return that there is nothing to compare with, and what to do."""
+    if comparison.means:
+        subject, advice = f"{comparison.reference}, the reference,", f"Fix {comparison.reference}"
+    else:
+        subject, advice = "any set", "Fix the sets"
+    failures = "; ".join(failure_text(variant, comparison) for variant in comparison.variants)
+    text = f"No verdict: no run of {subject} has a finite value of {result.metric}: {failures}."
+    return f"{text} {advice}, and start again."
+
+
+def _describe_basis(result: ComparedData, comparison: Comparison) -> str:
     answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
     test_names = [WELCH_TEST if answer.paired.sample_sizes else PAIRED_TEST for answer in answers]
-    return ", ".join([*data, " or ".join(dict.fromkeys(test_names or [PAIRED_TEST]))])
+    tests = " or ".join(dict.fromkeys(test_names or [PAIRED_TEST]))
+    if comparison.confirmed_on is not None:
+        return f"{DATA[comparison.confirmed_on]} data, {tests}"
+    return f"{tests}; a {'higher' if result.direction == 'maximize' else 'lower'} value is better"
 
 
 def _seeds_text(result: ComparedData, comparison: Comparison, test: PairedTest) -> str:
@@ -122,35 +137,31 @@ def _test_seeds(test: PairedTest) -> str:
 
 
 def _single_variant_headline(result: ComparedData, comparison: Comparison, variant: Variant) -> str:
-    reference, failing = comparison.reference, failure_text(variant, comparison)
-    if variant.answer is None:
-        return f"No verdict: no run has a finite value of {result.metric}: {failing}."
-    test = variant.answer.paired
-    basis = f"{_seeds_text(result, comparison, test)}, {_describe_basis(comparison)}"
-    details = f"({format_ci_and_p(test)}; {basis})"
-    if variant.fails_more or (variant.answer.worse and variant.answer.diverges_more):
-        return f"{NO_GAIN}: {failing} {details}."
-    if variant.better or variant.answer.worse:
+    reference, answer = comparison.reference, variant.answer_by_values
+    if answer is None:
+        result_text = f"{variant.name} is worse" if variant.worse else "its values do not count"
+        return f"{NO_GAIN}: {failure_text(variant, comparison)}, so {result_text}."
+    test = answer.paired
+    basis = f"{_seeds_text(result, comparison, test)}, {_describe_basis(result, comparison)}"
+    if variant.better or answer.worse:
         higher = variant.better == (result.direction == "maximize")
         change = f"{result.metric} is {'higher' if higher else 'lower'} by {format_effect(test)}"
         verdict = GAIN if variant.better else f"{NO_GAIN}: {variant.name} is worse"
         numbers = f"{numbers_of_size(test)}; {basis}"
         return f"{verdict}: {change} with {variant.name} than with {reference} ({numbers})."
     gain = f"the gain of {variant.name} over {reference} in {result.metric} is {format_signed(test)}"
-    return f"{NO_GAIN}: {gain} {details}."
+    return f"{NO_GAIN}: {gain} ({format_ci_and_p(test)}; {basis})."
 
 
 def _pairs_headline(result: ComparedData, comparison: Comparison) -> str:
-    if comparison.recommended_set is None:
-        return f"No verdict: no run has a finite value of {result.metric}."
-    num_seeds = max(pair.answer.paired.n_pairs for pair in comparison.pairs if pair.answer is not None)
+    num_seeds = max(variant.runs for variant in comparison.variants)
     seeds = seeds_text(num_seeds, earlier_seeds(result, comparison.round))
     is_first = comparison.recommended_set == comparison.unbeaten[0]
     fewest = "" if is_first else " of those that fail on the fewest seeds"
     set_rank = "the only set" if len(comparison.unbeaten) == 1 else f"the first set{fewest}"
     return (
         f"{pairs_answer(comparison)}: take {comparison.recommended_set}, {set_rank} that none is shown to "
-        f"beat in {result.metric} ({seeds}, {_describe_basis(comparison)})."
+        f"beat in {result.metric} ({seeds}, {_describe_basis(result, comparison)})."
     )
 
 
@@ -208,7 +219,10 @@ def _shared_level(comparison: Comparison, count: int, noun: str) -> str:
 def _pair_finding(pair: SetPair) -> Finding:
     answer, names = pair.answer, f"gain of {pair.name} over {pair.reference}"
     if answer is None:
-        return Finding(kind="pair", text=f"{names}: no run of the two has a finite value.")
+        valueless = (
+            "the two" if pair.sole is None else pair.name if pair.sole == pair.reference else pair.reference
+        )
+        return Finding(kind="pair", text=f"{names}: no run of {valueless} has a finite value.")
     outcomes = {None: "no difference shown", pair.name: "better", pair.reference: "worse"}
     text = f"{names}: {_format_numbers(answer)}: {outcomes[pair.winner]}."
     set_names = (pair.name, pair.reference)
@@ -226,10 +240,10 @@ def variant_text(variant: Variant, comparison: Comparison) -> str:
     """Return the numbers and the result of one of several variants."""
     verb = _failure_verb(comparison)
     failed = f"{verb} on {variant.failed} of {variant.runs} seeds"
-    if variant.answer is None:
-        return f"unknown: {failed}"
-    outcome = "better" if variant.better else "worse" if variant.answer.worse else "no difference shown"
-    return f"{_format_numbers(variant.answer)}: {failed if variant.fails_more else outcome}"
+    if (answer := variant.answer_by_values) is None:
+        return f"does not count: {failed}{', worse' if variant.worse else ''}"
+    outcome = "better" if variant.better else "worse" if answer.worse else "no difference shown"
+    return f"{_format_numbers(answer)}: {outcome}"
 
 
 def failure_text(variant: Variant, comparison: Comparison) -> str:
@@ -258,10 +272,10 @@ def comparison_notes(result: ComparedData, comparison: Comparison) -> Iterator[s
     """Yield notes on the comparison as a whole."""
     if len(comparison.variants) > 1:
         yield _shared_level(comparison, len(comparison.variants), "variants")
-    elif (answer := comparison.variants[0].answer) is not None and comparison.outcome == "not_shown":
+    elif (answer := comparison.variants[0].answer_by_values) and comparison.outcome == "not_shown":
         test = answer.paired
         if not answer.reference_diverged and test.ci_low < test.ci_high < math.inf:
-            upper_bound = limit(max(test.ci_high, 0.0), test)
+            upper_bound = unsigned_text(max(test.ci_high, 0.0), test)
             yield f"a gain above {upper_bound} is excluded ({confidence(test)})."
     yield from _seed_notes(result, comparison)
 
@@ -280,8 +294,8 @@ def _seed_notes(result: ComparedData, comparison: Comparison) -> Iterator[str]:
 def _stopping_notes(result: StudyData, comparison: Comparison) -> Iterator[str]:
     """Yield what several looks mean for the numbers of the first round."""
     confirm = result.spec.study.seeds.confirm
-    answers = [variant.answer for variant in comparison.variants if variant.answer is not None]
-    tests = [answer.paired for answer in answers if math.isfinite(answer.paired.ci_low)]
+    answers = [variant.answer_by_values for variant in comparison.variants]
+    tests = [answer.paired for answer in answers if answer and math.isfinite(answer.paired.ci_low)]
     if not tests or confirm.min == confirm.max or comparison.round:
         return
     is_early = any(test.n_pairs < confirm.max for test in tests)

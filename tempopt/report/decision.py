@@ -161,22 +161,23 @@ def decide_comparison(result: ComparedData) -> Decision | None:
     they are not finite.
     """
     comparison = result.comparison
-    if comparison is None or all(variant.answer is None for variant in comparison.variants):
+    if comparison is None or not comparison.has_verdict:
         return None
     variant = comparison.main
-    test = None if variant is None or variant.answer is None else variant.answer.paired
+    test = None if variant is None or variant.answer_by_values is None else variant.answer_by_values.paired
     name = comparison.recommended_set or comparison.reference
-    mean = comparison.means.get(comparison.reference)
+    about = None if variant is None else variant.name
+    before, after = (comparison.means.get(label or "") for label in (comparison.reference, about))
     return Decision(
         outcome=_OUTCOMES[comparison.outcome],
         metric=result.metric,
-        before=mean,
-        **_decision_numbers(result, test, mean),
+        before=before,
+        **_decision_numbers(result, test, before) | {"after": after},
         use=name,
         params=comparison.params_by_name[name],
         is_change=name != comparison.reference,
         baseline=comparison.reference,
-        about=None if variant is None else variant.name,
+        about=about,
         earlier_seeds=earlier_seeds(result, comparison.round),
     )
 

@@ -27,11 +27,11 @@ from tempopt.report.formatting import (
     format_ci_and_p,
     format_comparison,
     format_signed,
-    limit,
     parameters_text,
     plan_text,
     share_text,
     temperature_text,
+    unsigned_text,
 )
 from tempopt.report.guard_text import guard_findings
 from tempopt.report.heads_text import head_lines
@@ -162,7 +162,7 @@ def _baseline_findings(result: StudyData, verdict: Verdict) -> Iterator[Finding]
         yield Finding(kind="sign", text=text)
     advice = verdict.recommendation
     if advice is not None and advice.excluded is not None and not total.worse:
-        upper_bound = limit(advice.excluded, total.paired)
+        upper_bound = unsigned_text(advice.excluded, total.paired)
         text = f"a gain of the winner above {upper_bound} is excluded ({confidence(total.paired)})."
         yield Finding(kind="excluded", text=text)
     if total.lost:

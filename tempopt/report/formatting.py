@@ -95,12 +95,19 @@ def _baseline_texts(spec: StudySpec) -> list[str]:
 
 def format_ci_and_p(test: PairedTest) -> str:
     """Return the interval and p of a comparison."""
+    if is_test_of_signs(test):
+        return f"no interval: only the sign is tested, p = {test.p_value:.2g}"
     if math.isinf(test.ci_low) and math.isinf(test.ci_high):
         return f"no interval, p = {test.p_value:.2g}"
     interval = (
         f"{confidence(test)} interval {value_text(test.ci_low, test)} to {value_text(test.ci_high, test)}"
     )
     return f"{interval}, p = {test.p_value:.2g}"
+
+
+def is_test_of_signs(test: PairedTest) -> bool:
+    """Return whether all differences are equal, so that their noise is unknown and their sign is tested."""
+    return test.is_equal and test.p_value < 1
 
 
 def finite(value: float) -> float | None:
@@ -125,6 +132,8 @@ def format_effect(test: PairedTest) -> str:
 
 def numbers_of_size(test: PairedTest) -> str:
     """Return the interval of :func:`format_effect`, and p."""
+    if is_test_of_signs(test):
+        return format_ci_and_p(test)
     ends = (test.ci_low, test.ci_high) if test.gain >= 0 else (-test.ci_high, -test.ci_low)
     low, high = (unsigned_text(end, test) for end in ends)
     return f"{confidence(test)} interval {low} to {high}, p = {test.p_value:.2g}"
@@ -157,15 +166,11 @@ def value_text_in(value: float, gain: float, low: float, high: float) -> str:
     return f"{value:+.{_decimals_in(gain, low, high)}f}".replace("-", "−")
 
 
-def limit(value: float, test: PairedTest | None = None, rounding: str = ROUND_CEILING) -> str:
-    """Return an upper limit (a lower one with ``ROUND_FLOOR``), rounded outwards.
-
-    It has the decimals of the comparison, or three digits without one.
-    """
-    decimals = _decimals_in(test.gain, test.ci_low, test.ci_high) if test else max(0, _decimals(value) + 2)
+def limit(value: float) -> str:
+    """Return an upper limit, rounded up to three digits."""
     # exact decimal of the shortest representation, so that 0.07 is not rounded up
-    number = Decimal(repr(value)).quantize(Decimal(1).scaleb(-decimals), rounding=rounding)
-    return f"{number:f}".replace("-", "−")
+    exponent = Decimal(1).scaleb(-max(0, _decimals(value) + 2))
+    return f"{Decimal(repr(value)).quantize(exponent, rounding=ROUND_CEILING):f}".replace("-", "−")
 
 
 def _decimals_in(gain: float, low: float, high: float) -> int:

@@ -58,9 +58,8 @@ class Judgement:
             text = self._mean_text(variant.name)
             if len(variants) > 1:
                 text += f"; gain {variant_text(variant, comparison)}"
-            findings.append(comparison_finding("variant", f"{text}.", variant.answer))
-        higher = "higher" if self.direction == "maximize" else "lower"
-        findings += facts("note", [f"a {higher} value is better; a gain with + is better."])
+            findings.append(comparison_finding("variant", f"{text}.", variant.answer_by_values))
+        findings += facts("note", ["a gain with + is better."])
         findings += facts("note", comparison_notes(self, comparison))
         for variant in variants:
             findings += facts("caveat", self._caveats(variant))
@@ -70,13 +69,13 @@ class Judgement:
         """Return the documented data of ``tempopt judge --json``, without infinities."""
         decision, comparison = decide_comparison(self), comparison_json(self.comparison)
         for variant, data in zip(self.comparison.variants, comparison["variants"], strict=True):
-            assert variant.answer is not None
-            sizes = variant.answer.paired.sample_sizes
+            test = variant.answer and variant.answer.paired
+            sizes = test and test.sample_sizes
             data |= {
-                "test": "welch" if sizes else "t",
+                "test": test and ("welch" if sizes else "t"),
                 "sample_sizes": sizes and list(sizes),
                 "seeds_needed": self.seeds_needed[variant.name],
-                "more_seeds": self._more_seeds(variant.name, variant.answer.paired),
+                "more_seeds": test and self._more_seeds(variant.name, test),
             }
         return {
             "metric": self.metric,
@@ -99,8 +98,9 @@ class Judgement:
         failed = sum(value is None for value in values)
         mean = self.comparison.means.get(name)
         text = "no value" if mean is None else f"mean {mean:.5g}"
-        seeds = f"{len(values)} seed{'s' * (len(values) != 1)}"
-        return f"{name}: {text} of {seeds}{f', of which {failed} failed' if failed else ''}"
+        num_complete = len(values) - failed
+        seeds = f" of {num_complete} seed{'s' * (num_complete != 1)}" if num_complete else ""
+        return f"{name}: {text}{seeds}{f', {failed} failed' if failed else ''}"
 
     def _more_seeds(self, name: str, test: PairedTest) -> int | None:
         """Return the number of needed seeds beyond the compared ones."""
@@ -109,7 +109,8 @@ class Judgement:
 
     def _caveats(self, variant: Variant) -> Iterator[str]:
         names, answer = (variant.name, self.comparison.reference), variant.answer
-        assert answer is not None
+        if answer is None:
+            return
         test = answer.paired
         if test.sample_sizes is not None:
             yield (
@@ -125,7 +126,7 @@ class Judgement:
         if answer.diverged or answer.reference_diverged:
             end = "; so its gain does not count" if diverges_too_often(answer) else ""
             failures = failure_text(variant, self.comparison)
-            yield f"{failures} (counted with the worst value of the two){end}."
+            yield f"{failures} (counted with the worst value of both variants){end}."
         if text := same_values_text(answer, *names, variant.name):
             yield text
         if text := noise_text(answer, variant.name):

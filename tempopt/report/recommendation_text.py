@@ -15,11 +15,11 @@ from tempopt.report.formatting import (
     duration,
     format_gain,
     format_signed,
-    limit,
     p_text,
     parameters_text,
     plan_text,
     temperature_text,
+    unsigned_text,
 )
 from tempopt.report.guard_text import not_kept
 from tempopt.spec.domains import RangeDomain
@@ -107,7 +107,7 @@ def remarks(result: StudyData, verdict: Verdict, storage: str) -> Iterator[str]:
         if total.worse:
             yield "it is shown to be worse"
         elif advice.excluded is not None:
-            upper_bound = limit(advice.excluded, total.paired)
+            upper_bound = unsigned_text(advice.excluded, total.paired)
             yield f"a gain above {upper_bound} is excluded ({confidence(total.paired)})"
     if verdict.has_reference_diverged and not total.significant:
         yield f"let {baseline} train to its end (a smaller learning rate, clipped gradients) and search again"

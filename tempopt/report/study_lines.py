@@ -63,6 +63,8 @@ def outcome_label(result: StudyData) -> str:
     if result.comparison is not None:
         if result.comparison.pairs:
             return pairs_answer(result.comparison)
+        if not result.comparison.has_verdict:
+            return "No verdict"
         return GAIN if result.comparison.outcome == "better" else NO_GAIN
     if (decision := decide(result)) is None or (verdict := result.deciding_verdict) is None:
         return "No verdict" if result.state == "done" else "No verdict yet"

@@ -135,6 +135,7 @@ def _variant_json(variant: Variant) -> dict[str, Any]:
         "guards": [_guard_json(guard) for guard in variant.guards],
         "guards_kept": variant.keeps_guards,
         **_compared_json(variant.answer),
+        **({} if variant.answer_by_values else dict.fromkeys(_TEST)),
     }
 
 

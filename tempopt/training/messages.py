@@ -347,12 +347,15 @@ class Failed(RunMessage):
             ended without a value of the metric).
         message: One paragraph for a person.
         traceback: The traceback, or an empty string.
+        is_by_program: Whether a program failed by itself, and so would again: nothing has killed it, and its
+            memory was not exhausted.
         log_lost: As for Finished.
     """
 
     kind: Literal["usage", "error", "gpu_memory", "disk", "infrastructure", "no_value"]
     message: str
     traceback: str = ""
+    is_by_program: bool = False
     log_lost: str | None = None
 
 

@@ -102,7 +102,8 @@ def _compare(
         reference_diverged=len(reference_diverged),
     )
     answer, needed = require_noise(answer, [arm], [reference]), None
-    if _needs_more(answer):
+    can_compare = bool(arm.values and reference.values)
+    if can_compare and _needs_more(answer):
         if not is_paired:
             needed = welch_size_needed(values, reference_values, test.gain, alpha=alpha)
         elif (effect := test.gain / stdev(differences)) > 0:
@@ -110,10 +111,11 @@ def _compare(
     variant = Variant(
         name=name,
         params={},
-        answer=answer,
+        answer=answer if can_compare else None,
         runs=len(common_seeds if is_paired else arm.pairs),
         failures=failures,
-        fails_more=failures is not None and failures.p_value < alpha and answer.diverges_more,
+        fails_more=bool(reference.values and not arm.values)
+        or (failures is not None and failures.p_value < alpha and answer.diverges_more),
     )
     return variant, needed
 

@@ -179,6 +179,11 @@ class PairedRuns:
         return cls(values=values, diverged=frozenset(diverged))
 
 
+def has_values(runs: Iterable[PairedRuns]) -> bool:
+    """Return whether an arm has a value in some round."""
+    return any(round_runs.values for round_runs in runs)
+
+
 class Evidence:
     """The pairs of the verdict of a round, and its level.
 

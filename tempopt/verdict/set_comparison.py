@@ -42,6 +42,7 @@ from tempopt.verdict.paired_evidence import (
     PairedResult,
     PairedRuns,
     gains_of,
+    has_values,
     paired_failures,
 )
 from tempopt.verdict.pairs import paired_tickets
@@ -66,10 +67,10 @@ class Variant:
     Args:
         name: Name of the variant.
         params: Complete parameter set, effective values.
-        answer: The variant against the reference; None if no run of the two has a value.
+        answer: The variant against the reference; None if one of the two has no value.
         runs: Number of seeds that both were trained on.
         failures: How often both failed (diverged, or failed on every attempt); None if neither did.
-        fails_more: Whether it is shown to fail more often.
+        fails_more: Whether it is shown to fail more often, or has no value where the reference has one.
         guards: Results of ``study.guards``.
     """
 
@@ -90,6 +91,11 @@ class Variant:
     def reference_failed(self) -> int:
         """Number of seeds on which the reference failed."""
         return 0 if self.failures is None else self.failures.reference.failed
+
+    @property
+    def answer_by_values(self) -> PairedResult | None:
+        """The answer; None where failures decide: it has no value, or fails on more seeds."""
+        return None if self.answer is None or self.answer.diverges_more else self.answer
 
     @property
     def better(self) -> bool:
@@ -115,25 +121,30 @@ class SetPair:
     Args:
         name: The later one.
         reference: The earlier one.
-        answer: The later one against the earlier, at its share of the level; None without any value.
+        answer: The later one against the earlier, at its share of the level; None if one has no value.
+        sole: Name of the only one that has a value; None if both or neither has one.
     """
 
     name: str
     reference: str
     answer: PairedResult | None
+    sole: str | None = None
 
     @property
     def winner(self) -> str | None:
-        """The set that is shown to beat the other, and does not fail on more seeds; None if neither is."""
+        """The set that is shown to beat the other, and does not fail on more seeds; None if neither is.
+
+        A set without any value is beaten by one that has values.
+        """
         if (answer := self.answer) is None:
-            return None
+            return self.sole
         is_worse = answer.worse and answer.diverged >= answer.reference_diverged
         return self.name if answer.significant else self.reference if is_worse else None
 
     def upper_gain_over(self, name: str) -> float:
         """Return the upper end of the interval of the other set's gain over set ``name``."""
         if self.answer is None:
-            return math.inf
+            return 0.0 if name == self.sole else math.inf
         test = self.answer.paired
         return test.ci_high if name == self.reference else -test.ci_low
 
@@ -172,6 +183,11 @@ class Comparison:
         if self.best is not None:
             return "better"
         return "worse" if any(variant.worse for variant in self.variants) else "not_shown"
+
+    @property
+    def has_verdict(self) -> bool:
+        """Whether there is anything to compare with: the reference has a value, or of all pairs some set."""
+        return bool(self.means) if self.pairs else self.reference in self.means
 
     @property
     def best(self) -> Variant | None:
@@ -221,7 +237,7 @@ class Comparison:
         """
         if not self.pairs:
             return None if self.best is None else self.best.name
-        if all(pair.answer is None for pair in self.pairs):
+        if not self.has_verdict:
             return None
         failed = {self.reference: self.variants[0].reference_failed}
         failed |= {variant.name: variant.failed for variant in self.variants}
@@ -309,9 +325,9 @@ def _reference_and_variants(spec: StudySpec) -> tuple[ComparedSet, list[Compared
 def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) -> list[ComparedSet]:
     """Return the sets that need more pairs after a round whose tickets have all ended.
 
-    A variant gets no more pairs once it is shown to be better or worse than the reference, no run of the two
-    has a value, or the values of neither vary. If every two sets are compared, all of them get more until
-    each comparison is decided.
+    A variant gets no more pairs once it is shown to be better or worse than the reference, one of the two has
+    no value, the values of neither vary, or they are the same on every seed. If every two sets are compared,
+    all of them get more until each comparison is decided.
     """
     confirm = of_kind(tickets, "confirm", of_round=of_round)
     num_pairs = pairs_of(confirm)
@@ -333,7 +349,7 @@ def _undecided_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int
 def _is_decided(answer: PairedResult | None) -> bool:
     if answer is None or answer.significant or answer.worse:
         return True
-    return answer.ignores_seeds
+    return answer.paired.is_without_effect or answer.ignores_seeds
 
 
 # ---- what they say
@@ -394,7 +410,8 @@ def _compare_sets(tickets: Sequence[TicketRow], spec: StudySpec, of_round: int) 
         SetPair(
             name=name,
             reference=reference,
-            answer=evidence.compare(evidence.runs(name), evidence.runs(reference)),
+            answer=_compare_runs(evidence, name, reference),
+            sole=_sole_set_with_values(evidence, name, reference),
         )
         for reference, name in combinations(names, 2)
     )
@@ -424,11 +441,14 @@ def _evaluate_variant(
         answer=of_reference[name] if of_reference else _variant_answer(tickets, spec, of_round, name),
         runs=len(variant_tickets),
         failures=failures,
-        # tested once, on all pairs
-        fails_more=failures is not None
-        and evidence.has_all_pairs
-        and failures.p_value < evidence.alpha
-        and failures.arm.failed > failures.reference.failed,
+        # tested once, on all pairs; what never has a value needs no test
+        fails_more=_sole_set_with_values(evidence, name, reference) == reference
+        or (
+            failures is not None
+            and evidence.has_all_pairs
+            and failures.p_value < evidence.alpha
+            and failures.arm.failed > failures.reference.failed
+        ),
         guards=evaluate_guards(evidence, measurements, arm=name, reference=reference),
     )
 
@@ -450,7 +470,21 @@ def _variant_answer(
     tickets: Sequence[TicketRow], spec: StudySpec, of_round: int, variant: str
 ) -> PairedResult | None:
     evidence = _variant_evidence(tickets, spec, of_round, variant)
-    return evidence.compare(evidence.runs(variant), evidence.runs(_reference_and_variants(spec)[0].name))
+    return _compare_runs(evidence, variant, _reference_and_variants(spec)[0].name)
+
+
+def _compare_runs(evidence: Evidence, name: str, reference: str) -> PairedResult | None:
+    """Return the comparison of two sets; None if one of them has no value."""
+    runs, reference_runs = evidence.runs(name), evidence.runs(reference)
+    if not (has_values(runs) and has_values(reference_runs)):
+        return None
+    return evidence.compare(runs, reference_runs)
+
+
+def _sole_set_with_values(evidence: Evidence, *names: str) -> str | None:
+    """Return the name of the only one of two sets that has a value; None if both or neither has one."""
+    names_with_values = [name for name in names if has_values(evidence.runs(name))]
+    return names_with_values[0] if len(names_with_values) == 1 else None
 
 
 def gains_of_set(

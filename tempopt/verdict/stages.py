@@ -225,7 +225,7 @@ def _has_verdict(tickets: Sequence[TicketRow], spec: StudySpec) -> bool:
     decided = bool(further_pairs(tickets, spec, 1))
     if spec.compare is not None:
         comparison = evaluate_comparison(tickets, spec) if decided else None
-        return comparison is not None and any(variant.answer for variant in comparison.variants)
+        return comparison is not None and comparison.has_verdict
     return decided and gain_over_baseline(Evidence(tickets, spec, current_round(tickets))) is not None
 
 

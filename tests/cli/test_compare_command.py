@@ -18,6 +18,8 @@ echo "val_bpb: $2$(printf '00%04d' $(($1 % 9973)))"
 """
 COMMAND = "sh noisy.sh {seed} {gain}"
 WITHOUT_EFFECT = "sh noisy.sh {seed} 1. {gain}"
+# the length of the parameter's text changes the seed alone
+NOISE_ALONE = "sh -c 'sh noisy.sh $(($0 * ${{#1}} % 2147483647)) 1.' {seed} {gain}"
 WITHOUT_SEED = "sh noisy.sh 1 {gain} {seed}"
 # fails on the first and the third seed, whatever the parameter
 FAILING = (
@@ -102,6 +104,8 @@ def test_the_first_test_is_after_the_fewest_pairs_and_the_last_after_the_most(
     assert compare(COMMAND, "--pairs", "5..20") == 0
     assert "; 5 fresh seeds" in capsys.readouterr().out
     assert compare(WITHOUT_EFFECT, "--pairs", "5..12") == 3
+    assert "; 5 fresh seeds" in capsys.readouterr().out
+    assert compare(NOISE_ALONE, "--pairs", "5..12") == 3
     assert "; 12 fresh seeds" in capsys.readouterr().out
 
 
@@ -136,10 +140,10 @@ def test_a_command_that_gives_no_value_is_answered_in_words(
 
 def test_values_that_are_not_finite_are_no_gain(capsys: pytest.CaptureFixture[str]) -> None:
     command = "sh -c 'test $1 = 1.5 && echo val_bpb 2 || echo val_bpb nan' - {gain} {seed}"
-    assert compare(command, "--pairs", "4") in (3, 4)
+    assert compare(command, "--pairs", "4") == 4
     assert "gain=1.25 failed or diverged on 4 of 4 seeds" in capsys.readouterr().out
     assert compare("echo val_bpb nan {gain} {seed}") == 1
-    assert "No verdict: no run has a finite value of val_bpb" in capsys.readouterr().out
+    assert "No verdict: no run of any set has a finite value of val_bpb" in capsys.readouterr().out
 
 
 def test_seeds_on_which_all_sets_fail_end_in_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,14 +154,26 @@ def test_seeds_on_which_all_sets_fail_end_in_a_verdict(capsys: pytest.CaptureFix
     assert "Gain shown" in text and "gain=1.25 failed or diverged on 2 of 8 seeds, gain=1.5 on 2" in text
 
 
-@pytest.mark.parametrize("end", ["echo at fault; exit 7", "echo at fault; exit 0"])
-def test_a_set_that_always_fails_is_worse(end: str, capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"sh -c 'test $1 = 1.5 || {{{{ {end}; }}}}; sh noisy.sh $0 $1' {{seed}} {{gain}}"
-    assert compare(command, "--pairs", "6", "--set", "study.max_attempts=1") == 4
+@pytest.mark.parametrize(
+    ("end", "num_attempts"),
+    [
+        ("echo at fault; exit 7", 1),
+        ("echo at fault; exit 0", 1),
+        ("echo CUDA out of memory; exit 1", 3),
+        ("kill -SEGV $$", 3),
+        ("exit 139", 3),
+    ],
+)
+def test_a_set_that_always_fails_is_worse_and_repeated_only_if_something_may_have_ended_it(
+    end: str, num_attempts: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = f"sh -c 'echo >> begun; test $1 = 1.5 || {{{{ {end}; }}}}; sh noisy.sh $0 $1' {{seed}} {{gain}}"
+    assert compare(command, "--pairs", "3") == 4
     text = capsys.readouterr().out
-    assert "No gain shown: gain=1.25 failed or diverged on 6 of 6 seeds" in text
+    assert "No gain shown: gain=1.25 failed or diverged on 3 of 3 seeds" in text
     # when it happens, and among the findings
-    assert text.count("at fault") == 2
+    assert text.count("at fault") == 2 * ("at fault" in end)
+    assert len(Path("begun").read_text().splitlines()) == 3 + 3 * num_attempts
 
 
 def test_a_misspelt_metric_ends_the_study_at_its_first_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,7 +200,7 @@ def test_a_command_that_hangs_is_ended_and_named(capsys: pytest.CaptureFixture[s
     assert compare("sleep 1000{seed}{gain}", *words) == 1
     captured_output = capsys.readouterr()
     assert "has made no progress" in captured_output.out
-    assert "No verdict: no run has a finite value" in captured_output.out
+    assert "No verdict: no run of any set has a finite value" in captured_output.out
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,71 @@ def test_words_say_which_way_it_goes_so_no_number_has_a_sign(
     assert first.startswith(words) and "+" not in first and "−" not in first
 
 
+def test_no_difference_is_told_with_its_sign_and_the_gain_that_is_excluded(make_comparison: Any) -> None:
+    first, *lines = full_lines(make_comparison(lambda arm, pair: 0.5 + (arm == "B") * (-1.0) ** pair))
+    assert first.startswith("No gain shown: the gain of B over A in val_accuracy is +0.0 (95 % interval −")
+    (end,) = re.findall(r" to \+([\d.]+), p", first)
+    assert f"  a gain above {end} is excluded (95 %)." in lines
+
+
 def test_what_is_not_over_or_came_to_nothing_claims_nothing(make_comparison: Any) -> None:
     lines = full_lines(make_comparison(gaining_worth(B=1.0), waiting=True))
     assert lines[0] == "No verdict yet: the comparison on fresh seeds is not over (7 of 8 runs are over)."
     lines = full_lines(make_comparison(lambda arm, pair: "lost" if arm == "B" else None))
     assert lines[0] == (
-        "No verdict: no run has a finite value of val_accuracy: B failed or diverged on 4 of 4 seeds, A on 4."
+        "No verdict: no run of any set has a finite value of val_accuracy: B failed or diverged on 4 of 4 "
+        "seeds, A on 4. Fix the sets, and start again."
     )
-    study_settings = {"study__seeds": {"confirm": 6}}
-    lines = full_lines(make_comparison(lambda arm, pair: None if arm == "B" else 0.5, **study_settings))
-    assert lines[0].startswith("No gain shown: B failed or diverged on 6 of 6 seeds, A on 0")
+
+
+NUMBERS = re.compile(r"interval|p = |is excluded|gain [+−]")
+
+
+@pytest.mark.parametrize("end", [None, "lost"])
+def test_a_set_without_any_value_is_given_no_number(end: Any, make_comparison: Any) -> None:
+    result = make_comparison(lambda arm, pair: end if arm == "B" else 0.5 + pair / 10)
+    lines = full_lines(result)
+    assert lines[0] == "No gain shown: B failed or diverged on 4 of 4 seeds, A on 0, so B is worse."
+    assert not NUMBERS.search("\n".join(lines))
+    assert result.comparison.outcome == "worse" and result.comparison.has_verdict
+    dead_reference = make_comparison(lambda arm, pair: end if arm == "A" else 0.5 + pair / 10)
+    lines = full_lines(dead_reference)
+    assert lines[0] == (
+        "No verdict: no run of A, the reference, has a finite value of val_accuracy: B failed or diverged on "
+        "0 of 4 seeds, A on 4. Fix A, and start again."
+    )
+    assert not NUMBERS.search("\n".join(lines))
+    data = dead_reference.to_json()
+    assert data["decision"] is None and data["comparison"]["outcome"] == "not_shown"
+    assert not dead_reference.comparison.has_verdict
+    with pytest.raises(StudyFailed):
+        to_yaml(dead_reference)
+
+
+def test_where_failures_decide_no_number_says_the_contrary(make_comparison: Any) -> None:
+    def worth(arm: str, pair: int) -> Any:
+        failed = arm == "B" and pair < 7
+        return None if failed else {"A": 0.3, "B": 0.9}[arm] + derive(arm, pair) % 7 / 100
+
+    result = make_comparison(worth, study__seeds={"confirm": 16})
+    lines = full_lines(result)
+    assert lines[0] == "No gain shown: B failed or diverged on 7 of 16 seeds, A on 0, so B is worse."
+    assert not NUMBERS.search("\n".join(lines))
+    data = result.to_json()
+    decision, means = data["decision"], data["comparison"]["means"]
+    assert (decision["before"], decision["after"], decision["change"]) == (means["A"], means["B"], None)
+    (variant,) = data["comparison"]["variants"]
+    assert (variant["gain"], variant["p_value"], variant["failed"]) == (None, None, 7)
+
+
+def test_of_each_two_sets_one_without_any_value_is_beaten(make_comparison: Any) -> None:
+    def worth(arm: str, pair: int) -> Any:
+        return None if arm == "A" else 0.5 + derive(arm, pair) % 7 / 100
+
+    comparison = make_comparison(worth, {"lr": 1}, {"lr": 2}, {"lr": 3}, all_pairs=True).comparison
+    assert comparison.unbeaten == ["B", "C"] and comparison.recommended_set == "B"
+    assert [pair.winner for pair in comparison.pairs] == ["B", "C", None]
+    assert comparison.max_loss == comparison.pairs[2].answer.paired.ci_high
 
 
 def test_the_json_says_what_the_exit_code_says_and_is_plain_data(make_comparison: Any) -> None:

@@ -301,7 +301,9 @@ def test_a_variant_that_fails_more_often_is_not_better_and_worse_only_by_a_test(
     assert variant.failures.p_value == pytest.approx(pvalue)
     assert variant.fails_more == (pvalue < 0.05)
     assert not variant.better and comparison.best is None
-    assert variant.worse == (variant.answer.worse or variant.fails_more)
+    assert variant.worse == (variant.fails_more or variant.answer.worse)
+    # no number is made up for a set without any value
+    assert (variant.answer is None) == (num_failed == 8) and variant.answer_by_values is None
     assert comparison.outcome == ("worse" if variant.worse else "not_shown")
 
 
@@ -328,6 +330,14 @@ def test_sets_without_any_value_end_after_the_first_look_and_are_repeated_if_ask
     # beside values a failure is a result, which no repetition takes back
     rows = carry_out(spec, failing_worth("lost", {0, 1}, "A"))
     assert failed_runs_to_requeue(rows, spec) == ([], [])
+
+
+def test_a_variant_without_any_effect_ends_after_the_first_look(carry_out: Any) -> None:
+    spec = make_comparison(*THREE, pairs=LOOKS)
+    noise = noisy_worth(C=0.01)
+    rows = carry_out(spec, lambda t: noise(t) if t.arm == "C" else float(t.seed))
+    num_runs = {arm: sum(row.arm == arm for row in rows) for arm in "ABC"}
+    assert num_runs["B"] == 4 < num_runs["A"] == num_runs["C"]
 
 
 def crashing_worth(repetition: int) -> Any:

@@ -18,7 +18,15 @@ import yaml
 from tempopt.errors import NothingToPlot, StudyFailed, without_passwords
 from tempopt.report import export
 from tempopt.report.decision import deciding_answer, is_winner_replaced
-from tempopt.report.formatting import baseline_label, baseline_name, confidence, duration, shorten, value_text
+from tempopt.report.formatting import (
+    baseline_label,
+    baseline_name,
+    confidence,
+    duration,
+    format_ci_and_p,
+    shorten,
+    value_text,
+)
 from tempopt.report.heads_text import heads_text, named_runs
 from tempopt.report.plots import PLOTS, Table
 from tempopt.report.plots.style import number
@@ -168,10 +176,10 @@ def _variant_tiles(result: StudyResult) -> Iterator[tuple[str, str, str]]:
     if (comparison := result.comparison) is None:
         return
     for variant in comparison.variants[:_MOST_TILES]:
-        if variant.answer is not None:
-            test = variant.answer.paired
-            details = f"{_interval(test)}, p = {test.p_value:.2g}"
-            yield f"{variant.name} over {comparison.reference}", value_text(test.gain, test), details
+        if (answer := variant.answer_by_values) is not None:
+            test = answer.paired
+            numbers = value_text(test.gain, test), format_ci_and_p(test)
+            yield f"{variant.name} over {comparison.reference}", *numbers
 
 
 def codes_to_reproduce(result: StudyResult, storage: str) -> Iterator[CodeBlock]:

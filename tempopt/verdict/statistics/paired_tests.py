@@ -75,6 +75,11 @@ class PairedTest:
         return self.n_pairs if self.sample_sizes is None else sum(self.sample_sizes)
 
     @property
+    def is_without_effect(self) -> bool:
+        """Whether at least two differences are all zero."""
+        return self.is_equal and self.gain == 0
+
+    @property
     def confidence(self) -> float:
         """Coverage of the interval."""
         return 1 - self.alpha
