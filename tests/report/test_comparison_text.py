@@ -12,6 +12,7 @@ import yaml
 
 from tempopt.errors import StudyFailed
 from tempopt.report.export import to_python, to_yaml
+from tempopt.seeds import derive
 from tests.report.full_text import full_lines
 
 
