@@ -51,7 +51,7 @@ DOCUMENTED: dict[str, Any] = {
             "winner_over_it": ANSWER,
             **dict.fromkeys(("params", "lr_ratio", "at_end")),
         },
-        **dict.fromkeys(("controlled_at_end", "not_learned", "parts")),
+        **dict.fromkeys(("controlled_at_end", "not_learned", "parts", "unvaried")),
         "simplest": {
             **dict.fromkeys(("parts", "params", "holds")),
             "over_baseline": ANSWER,
