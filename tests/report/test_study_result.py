@@ -51,7 +51,7 @@ DOCUMENTED: dict[str, Any] = {
             "winner_over_it": ANSWER,
             **dict.fromkeys(("params", "lr_ratio", "at_end")),
         },
-        **dict.fromkeys(("controlled_at_end", "not_learned", "parts", "unvaried")),
+        **dict.fromkeys(("controlled_at_end", "not_learned", "parts")),
         "simplest": {
             **dict.fromkeys(("parts", "params", "holds")),
             "over_baseline": ANSWER,
@@ -59,7 +59,7 @@ DOCUMENTED: dict[str, Any] = {
             "kept": TEST,
         },
         "failures": {"arm": RATE, "reference": RATE, "p_value": None},
-        **dict.fromkeys(("guards", "guards_kept")),
+        **dict.fromkeys(("unvaried", "guards", "guards_kept")),
     },
     "comparison": None,
     "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
