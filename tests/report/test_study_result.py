@@ -59,7 +59,7 @@ DOCUMENTED: dict[str, Any] = {
             "kept": TEST,
         },
         "failures": {"arm": RATE, "reference": RATE, "p_value": None},
-        **dict.fromkeys(("guards", "guards_kept")),
+        **dict.fromkeys(("unvaried", "guards", "guards_kept")),
     },
     "comparison": None,
     "cost": ("train_seconds", "checkpoint_seconds", "gpu_seconds", "peak_memory"),
