@@ -129,7 +129,7 @@ def test_no_gain_is_told_as_such_with_the_numbers_and_without_shares(
     assert findings["excluded"].text == f"a gain of the winner above {total.ci_high:.2f} is excluded (95 %)."
     assert findings["recommendation"].text == (
         "What to do: use τ = 1, as now. The winner was τ = 5, the best of the search. "
-        f"A gain above {bound_text.partition(' above ')[2]} As code: `tempopt export pairs`."
+        f"A gain above {total.ci_high:.2f} is excluded (95 %). As code: `tempopt export pairs`."
     )
     assert findings["winner"].text.endswith("; at the end of the searched range: temperature_init")
     assert not any("of the gain" in line for line in full_lines(result))
