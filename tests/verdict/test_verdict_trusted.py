@@ -113,9 +113,9 @@ def test_estimating_on_the_seeds_that_chose_would_be_caught(
 ) -> None:
     # no candidate leaves the race, so that the winner has a run on each of them
     monkeypatch.setattr("tempopt.storage.racing.ALPHA", 0.0)
-    claims, num_covered = simulation("normal", 300, naive=True, candidates=10)
-    assert not is_within_level(claims, 300, ALPHA / 2)
-    assert not is_within_level(300 - num_covered, 300)
+    claims, num_covered = simulation("normal", 1000, naive=True, candidates=10)
+    assert not is_within_level(claims, 1000, ALPHA / 2)
+    assert not is_within_level(1000 - num_covered, 1000)
 
 
 def test_a_gain_of_three_times_the_noise_is_found_nearly_always(simulation: Any) -> None:
