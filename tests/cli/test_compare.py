@@ -164,7 +164,7 @@ def make_result(make_spec: Callable[..., StudySpec]) -> Any:
             round=0,
             verdict_number=1,
             alpha=0.04,
-            means={},
+            means={"A": 0.0} if any(differences) else {},
         )
         spec = SimpleNamespace(compare=[1])
         return SimpleNamespace(state="done", spec=spec, comparison=comparison, name="gate", best=None)

@@ -38,7 +38,8 @@ def carried_out(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Called:
         observer.note("a note")
         called.update(request=request, options=options)
         best, state = called.get("best", "the best"), called.get("state", "done")
-        return SimpleNamespace(best=best, state=state, spec=SimpleNamespace(compare=None))
+        spec = SimpleNamespace(compare=None, counts_failures=False)
+        return SimpleNamespace(best=best, state=state, spec=spec, verdict=None)
 
     def run_agent(name: str, *, observer: Observer, **options: Any) -> Any:
         return run(ResumeRequest(study=name), RunOptions(**options), observer)

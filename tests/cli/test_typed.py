@@ -45,7 +45,7 @@ FUZZED = 3000
 # What begins once everything that was typed is found to be right.
 LATER = (
     *("service.studies.StudyRunner.run", "service.studies.start_workers", "service.forecast.forecast_study"),
-    *("cli.init._inspect", "cli.login._me", "storage.http.connection.ServerConnection.request"),
+    *("cli.init._inspect", "cli.login._request_identity", "storage.http.connection.ServerConnection.request"),
     "cli.launch.make_launcher",
     *("server.serving._Server.run", "server.mcp.serving.serve"),
 )
