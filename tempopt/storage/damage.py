@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy import Row
+
+if TYPE_CHECKING:  # clients of a server do without SQLAlchemy
+    from sqlalchemy import Row
 
 T = TypeVar("T")
 
