@@ -15,9 +15,10 @@ import pytest
 import yaml
 
 import tempopt
+from tempopt.errors import StorageError
 from tempopt.report.study_result import StudyResult
 from tests.program.conftest import GAIN, program_spec
-from tests.servers import descendants
+from tests.servers import descendants, empty_database
 
 URL = "sqlite:///tempopt.db"
 # Each attempt continues where the last one has written its step. It has a child in a session of its own, as
@@ -153,6 +154,35 @@ def test_a_run_that_neither_prints_nor_reports_is_ended_after_its_lease() -> Non
     assert [run.outcome for run in result.runs] == ["complete"] * 4
     # those that print live longer than the lease
     assert sum(run.failures for run in result.runs) == 1
+
+
+@pytest.mark.service
+def test_two_agents_share_a_study_on_postgresql(tmp_path: Path) -> None:
+    spec = resuming_spec()
+    # no run ends before both agents have one
+    Path("wait").touch()
+    with empty_database("postgresql", tmp_path, "programs") as url:
+
+        def agents_of_runs() -> set[str | None]:
+            try:
+                runs = tempopt.load_study(url, "plain").runs
+            except (StorageError, tempopt.StudyNotFound):
+                return set()
+            return {run.agent for run in runs if run.state == "running"}
+
+        first = begin("search", "study.yaml", "--workers", "1", url=url)
+        wait_for(lambda: len(agents_of_runs()) == 1)
+        second = begin("agent", "plain", "--workers", "1", url=url)
+        wait_for(lambda: len(agents_of_runs()) == 2)
+        Path("wait").unlink()
+        assert (first.wait(timeout=240), second.wait(timeout=240)) == (0, 0)
+        result = tempopt.load_study(url, "plain")
+    agents = {run.agent for run in result.runs}
+    assert len(agents) == 2
+    # each run is trained once
+    assert len(Path("steps.txt").read_text().splitlines()) == 20 * len(result.runs)
+    Path("steps.txt").unlink()
+    assert facts(result) == facts(undisturbed(tmp_path, spec))
 
 
 def test_the_command_of_a_study_in_the_database_is_shown_before_it_runs(
