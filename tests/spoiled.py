@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from typing import Any
 
@@ -25,6 +26,7 @@ PARTS = [
 
 def spoil_document(document: Any, chance: random.Random) -> Any:
     """Change one part of a document: another value, a key that is missing or unknown, a deeper level."""
+    document = copy.deepcopy(document)
     places = []
     stack = [document]
     while stack:
