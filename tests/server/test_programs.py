@@ -20,7 +20,7 @@ def test_a_study_of_a_command_is_trained_behind_a_server(
     monkeypatch.chdir(folder)
     (folder / "train.py").write_text(PLAIN_SCRIPT)
     spec = program_spec(
-        {"command": COMMAND, "metric": "val_loss"}, trials=3, seeds={"choose": 1, "confirm": 4}
+        {"command": COMMAND, "metric": "val_loss"}, trials=3, seeds={"choose": 1, "confirm": 8}
     )
     result = tempopt.search(spec, storage=running_server.url, workers=2, progress=False)
     assert result.state == "done" and result.verdict is not None and result.verdict.primary.significant

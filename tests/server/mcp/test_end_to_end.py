@@ -166,7 +166,11 @@ def test_a_coding_agent_comes_to_verdicts_behind_a_server_until_its_budget_is_sp
         async with session("--storage", team.url, **session_args, **team.token("view")) as viewer:
             assert (await viewer.ask("verdict", study="coder-toy"))["done"]
             message = await viewer.refusal("search", spec=_spec("coder-new"))
-            assert "may view" in message and "takes the scope submit" in message and "\n" not in message
+            assert (
+                "has the scopes view" in message
+                and "takes the scope submit" in message
+                and "\n" not in message
+            )
 
     run(codes)
     run(asks_for_more)

@@ -39,7 +39,12 @@ BAD = [
     ("plan", {"spec": "nonsense"}, ['Unknown study spec "nonsense"', "clip_digits"]),
     ("plan", {"spec": 3}, ["spec: was given 3", "path of a YAML file"]),
     ("plan", {"spec": "clip_digits", "trials": 3}, ['Unknown argument "trials"', "spec, set"]),
-    ("search", {"spec": {"study": {"name": "x"}}}, ["study.metric", "study.direction"]),
+    ("search", {"spec": {"study": {"name": "x"}}}, ["model: is missing"]),
+    (
+        "search",
+        {"spec": {"study": {"name": "x"}, "program": {"command": "a {seed}"}}},
+        ["study.metric", "study.direction"],
+    ),
     ("search", {"spec": "clip_digits", "set": ["study.trails=3"]}, ['"trails"', '"trials"']),
     ("search", {"spec": "clip_digits", "set": "study.trials=3"}, ["set: was given 'study.trials=3'"]),
     ("compare", {"spec": "clip_digits"}, ["No parameter sets were given"]),
