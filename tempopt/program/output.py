@@ -18,7 +18,7 @@ KEPT_BYTES = 1024 * 1024
 _MAX_LINE_CHARS = 64 * 1024
 _OVERLAP_CHARS = 1024  # longer than a value with its name
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_NO_LETTERS = re.compile(r"[\W_]+")
+_NON_LETTERS = re.compile(r"[\W_]+")
 # linear in the length of a line
 _NAMED_NUMBER = re.compile(r"""(?<![\w./@-])([A-Za-z_][\w./@-]*+)["']?\s*[:=]?\s*[-+]?\.?\d""")
 _MAX_NAMES, _MIN_SIMILARITY = 1000, 0.7
@@ -122,9 +122,9 @@ def _find_last(pattern: re.Pattern[str], text: str) -> tuple[float, str] | None:
 
 def find_near_misses(name: str, output: str) -> list[str]:
     """Return the last lines that have the letters and digits of a name, in any case and in longer names."""
-    letters = _NO_LETTERS.sub("", name).lower()
+    letters = _NON_LETTERS.sub("", name).lower()
     lines = output.splitlines() if letters else []
-    near_misses = [line.strip() for line in lines if letters in _NO_LETTERS.sub("", line).lower()]
+    near_misses = [line.strip() for line in lines if letters in _NON_LETTERS.sub("", line).lower()]
     return [line[:_MAX_SHOWN_LINE] for line in near_misses[-_MAX_NEAR_MISSES:]]
 
 

@@ -17,12 +17,11 @@ if TYPE_CHECKING:  # clients of a server do without SQLAlchemy
 T = TypeVar("T")
 
 _LOGGER = logging.getLogger("tempopt")
-_LINES: ContextVar[list[str] | None] = ContextVar("damage", default=None)
-_LONGEST = 300
+_COLLECTED_LINES: ContextVar[list[str] | None] = ContextVar("damage", default=None)
+_MAX_LINE_CHARS = 300
 
 adapter: Callable[[Any], TypeAdapter[Any]] = functools.cache(TypeAdapter)
-
-
+"""The validator of a type, built once."""
 UNREADABLE = object()
 """A value that is no document or no time: it passes no validation."""
 
@@ -31,18 +30,18 @@ UNREADABLE = object()
 def collect_damage() -> Iterator[list[str]]:
     """Collect the lines on damaged rows that are read inside, which are otherwise logged as warnings."""
     lines: list[str] = []
-    token = _LINES.set(lines)
+    token = _COLLECTED_LINES.set(lines)
     try:
         yield lines
     finally:
-        _LINES.reset(token)
+        _COLLECTED_LINES.reset(token)
 
 
 def report_damage(line: str) -> None:
     """Say in one line what is damaged in the database, and what became of it."""
     line = " ".join(line.split())
-    line = line if len(line) <= _LONGEST else f"{line[:_LONGEST]}…"
-    lines = _LINES.get()
+    line = line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"
+    lines = _COLLECTED_LINES.get()
     if lines is None:
         _LOGGER.warning("%s", line)
     elif line not in lines:

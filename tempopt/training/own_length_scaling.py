@@ -1,4 +1,4 @@
-"""Finds what a model does to its logits by the number of keys itself."""
+"""Finds models that scale their attention logits by the number of keys themselves."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def _own_scalings(model: nn.Module) -> Iterator[str]:
     for module in model.modules():
         config = getattr(module, "config", None)
         rotary = (getattr(config, name, None) for name in ("rope_parameters", "rope_scaling"))
-        for holder in (module, config, *rotary):
+        for source in (module, config, *rotary):
             for name in _NAMES:
-                value = holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)
+                value = source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
                 if value is True or (isinstance(value, int | float) and value not in (0, 1)):
                     yield f"{name}={value:g}"

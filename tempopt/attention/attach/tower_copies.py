@@ -15,7 +15,7 @@ _FROM_NUMBER_ON = re.compile(r"(^|\.)\d+(\..*)?$")
 
 
 def find_originals(model: nn.Module, layers: Sequence[str]) -> list[int]:
-    """Return for each layer the number of that which it is a copy of, its own if of none.
+    """Return the number of the original of each layer; a layer that is no copy has its own number.
 
     A tower is a copy of an earlier one where all parameters around both are equal, as after
     ``copy.deepcopy``.
@@ -34,9 +34,9 @@ def find_originals(model: nn.Module, layers: Sequence[str]) -> list[int]:
 
 
 def _has_same_parameters(module: nn.Module, later_module: nn.Module) -> bool:
-    parameters, later = dict(module.named_parameters()), dict(later_module.named_parameters())
-    return parameters.keys() == later.keys() != set() and all(
-        x.shape == later[name].shape and x.device == later[name].device and torch.equal(x, later[name])
-        for name, x in parameters.items()
+    parameters, later_parameters = dict(module.named_parameters()), dict(later_module.named_parameters())
+    return parameters.keys() == later_parameters.keys() != set() and all(
+        x.shape == y.shape and x.device == y.device and torch.equal(x, y)
+        for x, y in ((x, later_parameters[name]) for name, x in parameters.items())
         if not x.is_meta
     )
