@@ -421,6 +421,46 @@ def test_the_gradient_of_the_entropy_term_is_autograd_of_the_entropy_written_out
             raise
 
 
+def entropy_share(weights_BHQK: Tensor) -> Tensor:
+    """Return the mean of H / ln n over the queries of attention to all keys."""
+    entropy_BHQ = torch.special.entr(weights_BHQK.clamp(min=1e-300)).sum(-1)
+    return (entropy_BHQ / math.log(weights_BHQK.shape[-1])).mean()
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("form", [sdpa, softmax_written], ids=["sdpa", "written"])
+@pytest.mark.parametrize("calls", [(1, 1), (2, 1), (1, 0), (3, 2)])
+def test_the_entropy_of_a_layer_is_the_mean_over_its_calls_in_a_step(
+    calls: tuple[int, int], form: Any, recomputes: bool
+) -> None:
+    """Steps call layers oftener than the example, or not at all; a forward without a loss counts in none."""
+    model, plain = build_stack(Attention, form), build_stack(Attention, form)
+    shares: list[list[Tensor]] = [[], []]
+
+    def weights_and_share(number: int, layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) * layer.scale).softmax(-1)
+        shares[number].append(entropy_share(weights))
+        return weights @ v
+
+    def run(network: Any, recomputes: bool = False) -> Tensor:
+        x_BTE = tokens_BTE().requires_grad_()
+        for layer, count in zip(network.layers, calls, strict=True):
+            for _ in range(count):
+                x_BTE = recompute(layer, x_BTE, False) if recomputes else layer(x_BTE)
+        return x_BTE
+
+    for number, block in enumerate(plain.layers):  # type: ignore[arg-type]
+        block.attn.form = partial(weights_and_share, number)  # type: ignore[union-attr]
+    output = run(plain)
+    share = sum(torch.stack(layer_shares).mean() for layer_shares in shares if layer_shares) / 2
+    expected = loss_gradients(plain, output, -3.0 * share)
+    attach(model, {"entropy_lambda": 3.0}, example=lambda: model(tokens_BTE()))
+    model.train()
+    for _ in range(2):
+        run(model)
+        assert_close(loss_gradients(model, run(model, recomputes)), expected, 1e-9)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("name", ["encoder", "sdpa", "QK-norm", "written"])
 def test_the_entropy_of_a_block_that_is_computed_again_counts_once(name: str, use_reentrant: bool) -> None:
