@@ -78,6 +78,7 @@ class SoftmaxPattern:
         is_attention: Whether its output is weights of attention.
         num_products: Number of products before it.
         is_bare: Whether its logits are a product with nothing but numbers multiplied to it and masks added.
+        obstacle: Why the keys that a query sees cannot be told at this softmax; empty if they can.
         head_dim: Dimension of its logits that is that of heads, counted from the last, -1; None where none
             is, or that cannot be told.
     """
@@ -85,6 +86,7 @@ class SoftmaxPattern:
     is_attention: bool
     num_products: int
     is_bare: bool
+    obstacle: str
     head_dim: int | None
 
 
@@ -492,10 +494,8 @@ class CallMode(TorchFunctionMode):
         else:
             logits_BHQK, visible_BHQK = (x.movedim(head_dim, 1) for x in (logits, is_visible))
         if self._state.has_length_scaling or self._state.has_local_heads:
-            logits_BHQK, visible_BHQK = self._scale_by_visible_keys(
-                logits_BHQK, visible_BHQK, is_bare=pattern.is_bare
-            )
-        if self._state.observers.present:
+            logits_BHQK, visible_BHQK = self._scale_by_visible_keys(logits_BHQK, visible_BHQK)
+        if self._state.observers.present and not pattern.obstacle:
             self._show_logits(logits_BHQK, visible_BHQK)
         positional = (-1, *args[2:]) if len(args) > 1 else ()
         others = {name: -1 if name == "dim" else value for name, value in kwargs.items() if name != "input"}
@@ -504,18 +504,9 @@ class CallMode(TorchFunctionMode):
         )
         return weights_BHQK.squeeze(1) if logits.ndim == 3 else weights_BHQK.movedim(1, head_dim)
 
-    def _scale_by_visible_keys(
-        self, logits_BHQK: Tensor, mask: Tensor, *, is_bare: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _scale_by_visible_keys(self, logits_BHQK: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits with what depends on the keys that a query sees, and the mask with local heads."""
         state = self._state
-        if not is_bare:
-            option = "length_scaling" if state.has_length_scaling else "local_share"
-            raise AttachError(
-                f'{option} is not supported in "{self._binding.name}": it adds to its logits, or caps them, '
-                "and which keys a query sees is only known after that. Have it call "
-                "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
-            )
         near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
         if near is not None:
             mask = local_mask(logits_BHQK.shape[1], logits_BHQK.shape[-1], near=near, attn_mask=mask)
