@@ -421,6 +421,46 @@ def test_the_gradient_of_the_entropy_term_is_autograd_of_the_entropy_written_out
             raise
 
 
+def entropy_share(weights_BHQK: Tensor) -> Tensor:
+    """Return the mean of H / ln n over the queries of attention to all keys."""
+    entropy_BHQ = torch.special.entr(weights_BHQK.clamp(min=1e-300)).sum(-1)
+    return (entropy_BHQ / math.log(weights_BHQK.shape[-1])).mean()
+
+
+@pytest.mark.parametrize("recomputes", [False, True])
+@pytest.mark.parametrize("form", [sdpa, softmax_written], ids=["sdpa", "written"])
+@pytest.mark.parametrize("calls", [(1, 1), (2, 1), (1, 0), (3, 2)])
+def test_the_entropy_of_a_layer_is_the_mean_over_its_calls_in_a_step(
+    calls: tuple[int, int], form: Any, recomputes: bool
+) -> None:
+    """Steps call layers oftener than the example, or not at all; a forward without a loss counts in none."""
+    model, plain = build_stack(Attention, form), build_stack(Attention, form)
+    shares: list[list[Tensor]] = [[], []]
+
+    def weights_and_share(number: int, layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = (torch.einsum("bhqd,bhkd->bhqk", q, k) * layer.scale).softmax(-1)
+        shares[number].append(entropy_share(weights))
+        return weights @ v
+
+    def run(network: Any, recomputes: bool = False) -> Tensor:
+        x_BTE = tokens_BTE().requires_grad_()
+        for layer, count in zip(network.layers, calls, strict=True):
+            for _ in range(count):
+                x_BTE = recompute(layer, x_BTE, False) if recomputes else layer(x_BTE)
+        return x_BTE
+
+    for number, block in enumerate(plain.layers):  # type: ignore[arg-type]
+        block.attn.form = partial(weights_and_share, number)  # type: ignore[union-attr]
+    output = run(plain)
+    share = sum(torch.stack(layer_shares).mean() for layer_shares in shares if layer_shares) / 2
+    expected = loss_gradients(plain, output, -3.0 * share)
+    attach(model, {"entropy_lambda": 3.0}, example=lambda: model(tokens_BTE()))
+    model.train()
+    for _ in range(2):
+        run(model)
+        assert_close(loss_gradients(model, run(model, recomputes)), expected, 1e-9)
+
+
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("name", ["encoder", "sdpa", "QK-norm", "written"])
 def test_the_entropy_of_a_block_that_is_computed_again_counts_once(name: str, use_reentrant: bool) -> None:
@@ -510,6 +550,107 @@ def test_keys_count_by_what_is_added_and_not_by_their_weight(bias: str, form: An
     model.train()
     assert_close(loss_gradients(model, model(tokens_BTE())), expected, 1e-9)
     assert_close({"keys": torch.stack(shares).detach()}, {"keys": torch.stack(shares).clamp(max=1).detach()})
+
+
+# ---- softmaxes that do not see which keys a query sees
+
+
+def masked_late(hide: Callable[[Tensor], Tensor], layer: Any, *qkv: Tensor, temperature: float = 1) -> Tensor:
+    """Return attention whose weights are masked after their softmax, and renormalised."""
+    q, k, v = qkv
+    weights = hide((q @ k.mT * (layer.scale / temperature)).softmax(-1))
+    return weights / weights.sum(-1, keepdim=True) @ v
+
+
+def masked_twice(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return attention whose logits and whose weights have the same mask (ESPnet)."""
+    hidden = ~IS_EARLIER_TT
+    logits = (q @ k.mT * layer.scale).masked_fill(hidden, -math.inf)
+    return logits.softmax(-1).masked_fill(hidden, 0.0) @ v
+
+
+def merged_chunks(layer: Any, q: Tensor, k: Tensor, v: Tensor, *, temperature: float = 1) -> Tensor:
+    """Return attention to halves of the keys, merged by the sums of their exponentials."""
+    outputs, totals = [], []
+    for keys, values in zip(k.chunk(2, -2), v.chunk(2, -2), strict=True):
+        logits = q @ keys.mT * (layer.scale / temperature)
+        outputs.append(logits.softmax(-1) @ values)
+        totals.append(logits.logsumexp(-1, keepdim=True))
+    shares = torch.stack(totals).softmax(0)
+    return (shares * torch.stack(outputs)).sum(0)
+
+
+def assigned(weights: Tensor) -> Tensor:
+    weights = weights.clone()
+    weights[..., ~IS_EARLIER_TT] = 0.0
+    return weights
+
+
+UNSEEN_KEYS: dict[str, Callable[..., Tensor]] = {
+    "times mask": partial(masked_late, lambda weights: weights * IS_EARLIER_TT),
+    "mask times": partial(masked_late, lambda weights: IS_EARLIER_TT.double() * weights),
+    "masked_fill": partial(masked_late, lambda weights: weights.masked_fill(~IS_EARLIER_TT, 0.0)),
+    "where": partial(masked_late, lambda weights: torch.where(IS_EARLIER_TT, weights, 0.0)),
+    "tril": partial(masked_late, torch.tril),
+    "assigned": partial(masked_late, assigned),
+    "mask without hidden keys": partial(masked_late, lambda weights: weights * torch.ones(TOKENS).double()),
+    "mask of queries": partial(masked_late, lambda weights: weights * torch.ones(TOKENS, 1).double()),
+    "chunks": merged_chunks,
+}
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"entropy_lambda": 0.1},
+        {"length_scaling": "log_n"},
+        {"normaliser": "sparsemax"},
+        {"local_share": 0.5, "window": 3},
+    ],
+    ids=lambda plan: next(iter(plan)),
+)
+@pytest.mark.parametrize("form", UNSEEN_KEYS.values(), ids=UNSEEN_KEYS)
+def test_what_depends_on_visible_keys_is_refused_where_the_softmax_does_not_see_them(
+    form: Callable[..., Tensor], plan: dict[str, Any]
+) -> None:
+    model = build_stack(Attention, form)
+    before = model(tokens_BTE())
+    with pytest.raises(AttachError, match=f'{next(iter(plan))} cannot be attached to "layers.0.attn"'):
+        attach(model, plan, layers=["layers.*"], example=lambda: model(tokens_BTE()))
+    attachment = attach(model, HOT, layers=["layers.*"], example=lambda: model(tokens_BTE()))
+    assert attachment.tested
+    expected = build_stack(Attention, partial(form, temperature=1.5))(tokens_BTE())
+    torch.testing.assert_close(model(tokens_BTE()), expected, rtol=0, atol=1e-9)
+    assert (expected - before).abs().max() > 1e-2
+
+
+def test_weights_that_have_the_mask_of_their_logits_again_are_not_refused() -> None:
+    case = Model(build=partial(build_stack, Attention, masked_twice), visible_BQK=CAUSAL_BQK)
+    model = case.build()
+    attach(
+        model, {"entropy_lambda": 3.0, "length_scaling": "log_n", "n0": N0}, example=lambda: case.run(model)
+    )
+    plain = case.build()
+    output, share = case.run_by_hand(plain, partial(scaled_by_length, lambda n: 1.5 * log_ratio(n)))
+    expected = loss_gradients(plain, output, -3.0 * share)
+    model.train()
+    assert_close(loss_gradients(model, case.run(model)), expected, 1e-9)
+
+
+def test_chunks_of_fused_attention_that_are_merged_by_other_logits_are_refused() -> None:
+    def form(layer: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        outputs: Any = 0.0
+        totals: Any = 0.0
+        for keys, values in zip(k.chunk(2, -2), v.chunk(2, -2), strict=True):
+            total = (q @ keys.mT * layer.scale).logsumexp(-1, keepdim=True).exp()
+            attended = F.scaled_dot_product_attention(q, keys, values, scale=layer.scale)
+            outputs, totals = outputs + attended * total, totals + total
+        return outputs / totals
+
+    model = build_stack(Attention, form)
+    for layers in ("auto", ["layers.*"]):
+        with pytest.raises(AttachError, match=r'"layers.0.attn" takes logsumexp of a matrix product'):
+            attach(model, HOT, layers=layers, example=lambda: model(tokens_BTE()))
 
 
 def test_an_entropy_term_without_gradients_changes_nothing() -> None:

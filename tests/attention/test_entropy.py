@@ -20,6 +20,7 @@ from tempopt.attention.functional.entropy import (
     regularised_attention,
 )
 from tempopt.attention.functional.logits import AttentionOptions
+from tempopt.errors import UsageError
 from tempopt.temperature import LogNScaling
 
 B, H, Q, K, D = 2, 2, 5, 5, 4
@@ -171,3 +172,8 @@ def test_the_regulariser_survives_activation_checkpointing() -> None:
         regularised_loss, *inputs, 0.1, None, MASKS["causal"], use_reentrant=False
     )
     torch.testing.assert_close(torch.autograd.grad(loss, inputs), plain)
+
+
+def test_an_entropy_term_is_refused_where_samples_are_batched_by_vmap() -> None:
+    with pytest.raises(UsageError, match=r"vmap.*entropy_lambda=0\.0"):
+        torch.func.vmap(lambda x: add_to_gradient(x, x.sum()))(torch.ones(2, 3))

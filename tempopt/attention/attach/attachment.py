@@ -120,6 +120,7 @@ class Attachment:
         _refuse_conflicts(plan, entropy)
         if _has_heads(temperature_parameters):
             self._refuse_unknown_heads()
+        self._refuse_at_softmax(plan, entropy)
         self._state.use(plan, entropy)
         self._state.final = plan.temperatures(1.0)
         self.plan, self.entropy, self._override_temperatures = plan, entropy, None
@@ -283,6 +284,35 @@ class Attachment:
                     "cannot differ. Attach with an example, as in attach(model, parameters, example=lambda: "
                     'model(batch)), give head_pattern="uniform" and local_share=0.0, or leave the layer out.'
                 )
+
+    def _refuse_at_softmax(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
+        """Refuse what depends on the keys that a query sees where its softmax does not show them."""
+        bare_options = {
+            "length_scaling": plan.length_scaling.name != NEUTRAL["length_scaling"],
+            "local_share": bool(plan.local.local_share),
+        }
+        options = bare_options | {
+            "normaliser": plan.normaliser.name != NEUTRAL["normaliser"],
+            "entropy_lambda": entropy.has_term,
+        }
+        for name, _, binding in bindings(self._model) if any(options.values()) else ():
+            for softmax in binding.pattern.softmaxes if binding.state is self._state else ():
+                refused = [
+                    option
+                    for option, is_given in (options if softmax.obstacle else bare_options).items()
+                    if is_given and softmax.is_attention and (softmax.obstacle or not softmax.is_bare)
+                ]
+                if refused:
+                    reason = softmax.obstacle or (
+                        "it adds to its logits, or caps them, and which keys a query sees is only known "
+                        "after that"
+                    )
+                    neutral = ", ".join(f"{option}={NEUTRAL.get(option, 0.0)!r}" for option in refused)
+                    raise AttachError(
+                        f'{" and ".join(refused)} cannot be attached to "{name}": {reason}. Have it call '
+                        f"torch.nn.functional.scaled_dot_product_attention with the mask, give {neutral}, or "
+                        "leave the layer out (layers=[...] takes patterns)."
+                    )
 
     def _require_attached(self) -> None:
         if not self._state.attached:

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from tempopt.attention.attach.call_state import CallState, LayerNumbers, Numbers
 from tempopt.attention.attach.multihead import compute_logits, multi_head_attention
 from tempopt.attention.functional.attention import temper_query, tempered_attention
-from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
+from tempopt.attention.functional.entropy import add_to_gradient, attention_and_term, logits_term
 from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
 from tempopt.attention.functional.logits import AttentionOptions, above_lowest, visible, wide_type
 from tempopt.attention.functional.normalisers import normalised_weights
@@ -78,6 +78,7 @@ class SoftmaxPattern:
         is_attention: Whether its output is weights of attention.
         num_products: Number of products before it.
         is_bare: Whether its logits are a product with nothing but numbers multiplied to it and masks added.
+        obstacle: Why the keys that a query sees cannot be told at this softmax; empty if they can.
         head_dim: Dimension of its logits that is that of heads, counted from the last, -1; None where none
             is, or that cannot be told.
     """
@@ -85,6 +86,7 @@ class SoftmaxPattern:
     is_attention: bool
     num_products: int
     is_bare: bool
+    obstacle: str
     head_dim: int | None
 
 
@@ -398,7 +400,8 @@ class CallMode(TorchFunctionMode):
         q = self._temper_query(q, k, options)
         if self._has_term():
             valid_BQ = self._unpadded_queries(q, k, options)
-            return regularised_attention(q, k, v, options, **self._term_options(q), valid_BQ=valid_BQ)
+            term_options = self._term_options(q)
+            return self._add_term(*attention_and_term(q, k, v, options, **term_options, valid_BQ=valid_BQ))
         return FUSED(q, k, v, **options.keywords, enable_gqa=q.shape[1] != k.shape[1])
 
     def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -491,10 +494,8 @@ class CallMode(TorchFunctionMode):
         else:
             logits_BHQK, visible_BHQK = (x.movedim(head_dim, 1) for x in (logits, is_visible))
         if self._state.has_length_scaling or self._state.has_local_heads:
-            logits_BHQK, visible_BHQK = self._scale_by_visible_keys(
-                logits_BHQK, visible_BHQK, is_bare=pattern.is_bare
-            )
-        if self._state.observers.present:
+            logits_BHQK, visible_BHQK = self._scale_by_visible_keys(logits_BHQK, visible_BHQK)
+        if self._state.observers.present and not pattern.obstacle:
             self._show_logits(logits_BHQK, visible_BHQK)
         positional = (-1, *args[2:]) if len(args) > 1 else ()
         others = {name: -1 if name == "dim" else value for name, value in kwargs.items() if name != "input"}
@@ -503,18 +504,9 @@ class CallMode(TorchFunctionMode):
         )
         return weights_BHQK.squeeze(1) if logits.ndim == 3 else weights_BHQK.movedim(1, head_dim)
 
-    def _scale_by_visible_keys(
-        self, logits_BHQK: Tensor, mask: Tensor, *, is_bare: bool
-    ) -> tuple[Tensor, Tensor]:
+    def _scale_by_visible_keys(self, logits_BHQK: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits with what depends on the keys that a query sees, and the mask with local heads."""
         state = self._state
-        if not is_bare:
-            option = "length_scaling" if state.has_length_scaling else "local_share"
-            raise AttachError(
-                f'{option} is not supported in "{self._binding.name}": it adds to its logits, or caps them, '
-                "and which keys a query sees is only known after that. Have it call "
-                "torch.nn.functional.scaled_dot_product_attention, or leave the layer out."
-            )
         near = self._near_keys(logits_BHQK, logits_BHQK.transpose(-2, -1), AttentionOptions(attn_mask=mask))
         if near is not None:
             mask = local_mask(logits_BHQK.shape[1], logits_BHQK.shape[-1], near=near, attn_mask=mask)
@@ -558,13 +550,24 @@ class CallMode(TorchFunctionMode):
         if not isinstance(self._module, nn.MultiheadAttention):
             valid_BQ = self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:])
         term = logits_term(logits_BHQK, visible_BHQK, **self._term_options(logits_BHQK), valid_BQ=valid_BQ)
-        return add_to_gradient(weights, term)
+        return self._add_term(weights, term)
 
     # ---- both forms of attention
 
     # a method: behind a graph break the compiler cannot read a property of a mode
     def _has_term(self) -> bool:
-        return self._state.entropy.has_term and self._module.training and torch.is_grad_enabled()
+        if not (self._state.entropy.has_term and self._module.training):
+            return False
+        if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._binding.numbers.calls.is_unseen = True
+        return torch.is_grad_enabled()
+
+    def _add_term(self, x: Tensor, term: Tensor) -> Tensor:
+        """Return ``x`` with the gradient of a call's entropy term, by the calls of the layer in this step."""
+        expected = self._pattern.num_calls * self._pattern.num_forwards
+        if torch.compiler.is_compiling():
+            return add_to_gradient(x, term, weight=1.0 / expected)
+        return add_to_gradient(x, self._binding.numbers.calls.average(term, expected))
 
     def _numbers(self, q: Tensor) -> Numbers:
         return self._state.numbers(self._binding.numbers, q)
@@ -575,9 +578,8 @@ class CallMode(TorchFunctionMode):
     def _term_options(self, q: Tensor) -> dict[str, Any]:
         numbers = self._numbers(q)
         has_target = self._state.entropy.has_target
-        # the entropy of a layer is the mean over its calls in one forward of the model
-        weight = numbers.entropy_weight / (self._pattern.num_calls * self._pattern.num_forwards)
-        return {"weight": weight, "target": numbers.entropy_target if has_target else None}
+        target = numbers.entropy_target if has_target else None
+        return {"weight": numbers.entropy_weight, "target": target}
 
     def _tempering_options(self, q_BHQD: Tensor) -> dict[str, Any]:
         return {

@@ -21,6 +21,7 @@ from tempopt.attention.attach.learning import (
     sum_log_gradients,
 )
 from tempopt.attention.attach.observers import Observers
+from tempopt.attention.attach.step_calls import StepCalls
 from tempopt.attention.functional.attention import is_counting
 from tempopt.attention.functional.logits import wide_type
 from tempopt.temperature import (
@@ -50,11 +51,17 @@ class Numbers(NamedTuple):
 
 
 class LayerNumbers:
-    """Numbers of one layer by device and type; a copy has none until its module creates them."""
+    """Numbers of one layer by device and type; a copy has none until its module creates them.
+
+    Attributes:
+        at: The numbers.
+        calls: The calls of the layer in this step.
+    """
 
     def __init__(self) -> None:
         # compiled graphs read them: tensors in a dictionary, and nothing around them
         self.at: dict[Placement, Numbers] = {}
+        self.calls = StepCalls()
 
     def __reduce__(self) -> Any:
         return LayerNumbers, ()

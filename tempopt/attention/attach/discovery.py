@@ -46,6 +46,7 @@ from tempopt.errors import AttachError
 Forward = Callable[[], Any]
 Layers = Sequence[str] | Literal["auto"]
 AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
+_REWRITE = AS_TEMPERED_MODULE[0].upper() + AS_TEMPERED_MODULE[1:]
 
 # Behind these begins another part of a network: what they make is no logits of what they are given.
 _MAPS = frozenset(
@@ -66,6 +67,12 @@ _BENDS = frozenset(
 _OTHER_PRODUCTS = frozenset("cdist inner tensordot".split())
 # What makes weights of logits, in a router or a loss too.
 _TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
+# What hides keys where it is done to weights, beside products with a mask.
+_HIDES = frozenset("masked_fill where setitem tril triu scatter index_fill masked_scatter".split())
+# What merges attention to chunks of keys, by the sum of the exponentials of each.
+_MERGES = frozenset({"exp", "logsumexp"})
+_MASKED_LATE = "it masks or multiplies its weights after the softmax, which hides keys that the softmax sees"
+_MERGED = "it takes {} of its logits beside their softmax, as to merge attention to chunks of the keys"
 # Attention by other kernels, which cannot be tempered from outside.
 _OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
 _FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
@@ -330,6 +337,7 @@ class _Call:
         is_bare: Whether nothing but numbers was multiplied to its input, and nothing but masks added.
         bend: Of a product what it goes through by which a temperature would act otherwise than on logits; of
             other weights than those of softmax what makes them.
+        obstacle: As for :class:`~tempopt.attention.attach.call_mode.SoftmaxPattern`.
         feeds_product: Whether its output goes into a product.
         maps: Of a product or a fused attention the maps that its queries and keys come from.
         head_dim: Dimension of heads of the tempered operand or of logits, as for
@@ -343,6 +351,7 @@ class _Call:
     is_certain: bool = False
     is_bare: bool = False
     bend: str = ""
+    obstacle: str = ""
     feeds_product: bool = False
     maps: frozenset[int] = frozenset()
     head_dim: int | None = None
@@ -368,6 +377,7 @@ class _Origin:
         is_parameter: Whether it is a parameter as it is, or a view of one.
         is_bare: Whether it is such a product with nothing but numbers multiplied to it and masks added.
         is_learned: Whether a parameter has a part in it, as in all but inputs and masks.
+        is_masked: Whether keys may be hidden in it that are not in the softmaxes.
         maps: The maps that it was last made by.
     """
 
@@ -376,6 +386,7 @@ class _Origin:
     is_parameter: bool = False
     is_bare: bool = False
     is_learned: bool = False
+    is_masked: bool = False
     maps: frozenset[int] = frozenset()
 
 
@@ -459,9 +470,20 @@ class _Trace:
             if bends and call.owner is not None and call.owner.name in names:
                 raise AttachError(
                     f'The logits of "{call.owner.name}" cannot be tempered from outside: the products that '
-                    f"they are made of go through {bends[0]}, too. {AS_TEMPERED_MODULE.capitalize()}, or "
+                    f"they are made of go through {bends[0]}, too. {_REWRITE}, or "
                     "leave the layer out (layers=[...] takes patterns)."
                 )
+
+        logits = {product for call in self.calls if call.owner is not None for product in call.products}
+        for call in self.calls:
+            name = call.frames[-1].name
+            if call.kind == "other" and call.bend in _MERGES and name in names:
+                if not logits.issuperset(call.products):
+                    raise AttachError(
+                        f'"{name}" takes {call.bend} of a matrix product beside its attention: that part of '
+                        f"it would stay at temperature 1. {_REWRITE}, or leave the "
+                        "layer out (layers=[...] takes patterns)."
+                    )
 
     def patterns(self) -> dict[str, CallPattern]:
         """Return the attention calls of each module that attends.
@@ -476,7 +498,7 @@ class _Trace:
             if patterns.setdefault(owner.name, pattern) != pattern:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
-                    f"attention cannot be told from its other products. {AS_TEMPERED_MODULE.capitalize()}."
+                    f"attention cannot be told from its other products. {_REWRITE}."
                 )
         # a model may run its layer several times, and an example its model
         counts = Counter((owner.name, owner.model) for owner in owners)
@@ -504,6 +526,11 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
     if not attention:
         return CallPattern(num_fused=num_fused, fused_head_dim=fused_head_dim)
     logits = {product for call in attention for product in call.products}
+    for merge in calls:
+        if merge.kind == "other" and merge.bend in _MERGES:
+            for call in attention:
+                if not call.obstacle and not set(merge.products).isdisjoint(call.products):
+                    call.obstacle = _MERGED.format(merge.bend)
     return CallPattern(
         num_fused=num_fused,
         fused_head_dim=fused_head_dim,
@@ -512,6 +539,7 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
                 is_attention=call in attention,
                 num_products=sum(previous.kind == "product" for previous in calls[:position]),
                 is_bare=call.is_bare,
+                obstacle=call.obstacle,
                 head_dim=None if call.num_heads == 1 and has_several else call.head_dim,
             )
             for position, call in enumerate(calls)
@@ -532,6 +560,8 @@ class _TraceMode(TorchFunctionMode):
         self._nothing = _Origin()
         self._features = FeatureTracer()
         self._map_names: list[str] = []
+        # where keys are hidden in logits
+        self._logit_masks: list[Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -586,10 +616,13 @@ class _TraceMode(TorchFunctionMode):
         self._note_bends(name.strip("_"), origins)
         merged = _merge_origins(origins, maps=int(name in _MAPS))
         beside = [x for x in iter_nested_tensors((args, kwargs)) if not self._origin(x).products]
-        if name in _OTHER_WEIGHTS and 0 in merged.products.values():
+        direct = [product for product, num_maps in merged.products.items() if num_maps == 0]
+        if name in (_OTHER_WEIGHTS | _MERGES) and direct:
             call = self._trace.record("other")
-            call.bend = name
-            merged.softmaxes[call] = 0
+            call.bend, call.products = name, direct
+            if name in _OTHER_WEIGHTS:
+                merged.softmaxes[call] = 0
+        self._note_masks(name.strip("_"), args, kwargs, merged)
         if name in _MAPS:
             # a map over heads makes others of them (talking heads)
             for product in merged.products:
@@ -610,6 +643,31 @@ class _TraceMode(TorchFunctionMode):
         if multiplies or name in _BENDS:
             for product in itertools.chain(*direct):
                 product.bend = "another product" if multiplies else name
+
+    def _note_masks(self, name: str, args: Any, kwargs: Any, merged: _Origin) -> None:
+        """Note masks of logits, and weights that are masked by others."""
+        operands = list(iter_nested_tensors((args, kwargs)))
+        weights = [x for x in operands if 0 in self._origin(x).softmaxes.values()]
+        if not weights:
+            if 0 in merged.products.values() and name in TERMS:
+                self._logit_masks += [x for x in operands if x.dtype == torch.bool]
+        elif name in _HIDES and (name != "setitem" or args[0] is weights[0]):
+            merged.is_masked |= not any(map(self._is_logit_mask, operands))
+        elif name in FACTORS:
+            merged.is_masked |= any(x is not weights[0] and self._is_key_factor(x) for x in operands)
+
+    def _is_logit_mask(self, mask: Tensor) -> bool:
+        # two masks that hide nothing in the example may hide other keys in training
+        return mask.dtype == torch.bool and any(
+            mask is known or (bool(mask.any()) and torch.equal(mask, known)) for known in self._logit_masks
+        )
+
+    def _is_key_factor(self, factor: Tensor) -> bool:
+        """Return whether a factor of weights may differ between keys, or leave out queries as a mask does."""
+        is_of_keys = factor.ndim > 0 and factor.shape[-1] > 1
+        is_of_queries = factor.ndim > 1 and factor.shape[-2] > 1
+        origin = self._origin(factor)
+        return is_of_keys or (is_of_queries and not origin.is_learned and not origin.softmaxes)
 
     def _origin(self, tensor: Tensor) -> _Origin:
         if isinstance(tensor, nn.Parameter):
@@ -641,6 +699,7 @@ class _TraceMode(TorchFunctionMode):
         for operand in operands:
             for softmax in operand.softmaxes:
                 softmax.feeds_product = True
+                softmax.obstacle = softmax.obstacle or (_MASKED_LATE if operand.is_masked else "")
         # one of inputs alone is rather of masks than of queries and keys
         is_learned = any(operand.is_learned for operand in operands)
         # what attention returns goes through a map into the softmax of a router or of pooling
@@ -687,6 +746,7 @@ def _merge_origins(origins: Sequence[_Origin], *, maps: int) -> _Origin:
     merged = _Origin(
         is_parameter=not maps and all(origin.is_parameter for origin in origins),
         is_learned=any(origin.is_learned for origin in origins),
+        is_masked=any(origin.is_masked for origin in origins),
         maps=_maps_of(origins),
     )
     for origin in origins:

@@ -153,6 +153,26 @@ def regularised_attention(
 ) -> Tensor:
     """Return attention with the gradient of the entropy term attached, from one pass over the logits.
 
+    Arguments as for :func:`attention_and_term`.
+    """
+    out_and_term = attention_and_term(
+        q_BHQD, k_BHKD, v_BHKD, options, weight=weight, target=target, valid_BQ=valid_BQ
+    )
+    return add_to_gradient(*out_and_term)
+
+
+def attention_and_term(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    v_BHKD: Tensor,
+    options: AttentionOptions,
+    *,
+    weight: Tensor | float,
+    target: Tensor | float | None = None,
+    valid_BQ: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return attention and its :func:`entropy_penalty`, from one pass over the logits.
+
     Args:
         q_BHQD: Queries, tempered already.
         k_BHKD: Keys, as for :func:`attention_with_entropy`.
@@ -168,7 +188,7 @@ def regularised_attention(
     out_BHQD, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
     num_keys = _num_keys(q_BHQD, k_BHKD, options)
     term = entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
-    return add_to_gradient(out_BHQD, term)
+    return out_BHQD, term
 
 
 def entropy_term(
@@ -180,7 +200,7 @@ def entropy_term(
     target: Tensor | float | None = None,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return :func:`entropy_penalty` of attention's entropy; arguments as :func:`regularised_attention`."""
+    """Return :func:`entropy_penalty` of attention's entropy; arguments as :func:`attention_and_term`."""
     _, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, None, options)
     num_keys = _num_keys(q_BHQD, k_BHKD, options)
     return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
@@ -199,9 +219,9 @@ def logits_term(
     Args:
         logits_BHQK: Masked logits.
         visible_BHQK: True where a query sees a key by that mask.
-        weight: As for :func:`regularised_attention`, like the following arguments.
-        target: As for :func:`regularised_attention`.
-        valid_BQ: As for :func:`regularised_attention`.
+        weight: As for :func:`attention_and_term`, like the following arguments.
+        target: As for :func:`attention_and_term`.
+        valid_BQ: As for :func:`attention_and_term`.
     """
     num_keys = visible_BHQK.sum(dim=-1)
     is_empty = (num_keys == 0).unsqueeze(-1)
@@ -285,6 +305,13 @@ class _AddToGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
         return grads[0], torch.ones_like(ctx.term_like)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor, term: Tensor) -> Any:
+        raise UsageError(
+            "entropy_lambda is not supported under torch.func.vmap: a term of the loss is that of a whole "
+            "batch. Call the model on the batch, or give entropy_lambda=0.0."
+        )
 
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor | None, attn_mask: Tensor | None) -> None:
