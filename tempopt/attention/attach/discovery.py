@@ -102,7 +102,7 @@ class AttentionLayer:
 
 
 def discover(
-    model: nn.Module, layers: Layers = "auto", forward: Forward | None = None
+    model: nn.Module, layers: Layers = "auto", forward: Forward | None = None, *, needs_all: bool = True
 ) -> list[AttentionLayer]:
     """Return the modules of a model that attend, in depth order.
 
@@ -113,6 +113,7 @@ def discover(
             maps it takes those whose output the forward shows to go into a softmax, as routers have.
         forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
             which finds ``nn.MultiheadAttention``, and fused attention in modules without matrix products.
+        needs_all: Whether a pattern is refused that matches nothing in the forward.
 
     Raises:
         NeedsExampleError: if a softmax is written out, and there is no forward.
@@ -145,7 +146,7 @@ def discover(
         ]
         selected = [layer for layer in known_layers + gates if any(_matches(layer, p) for p in layers)]
         unmatched = [p for p in layers if not any(_matches(layer, p) for layer in selected)]
-    if not selected or unmatched:
+    if not selected or (unmatched and (needs_all or forward is None)):
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
     trace.refuse_bent({layer.name for layer in selected})
@@ -196,14 +197,14 @@ def _create_refusal(
     )
     # a forward may show more
     error = AttachError if has_forward else NeedsExampleError
+    if not has_forward:
+        _find_by_code(model, asks=True)
     if known_layers:
         names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
         return error(
             f"A pattern in layers={layers!r} matches none of the modules of {kind} that attend: {names}."
             f"{opaque} Give patterns of those."
         )
-    if not has_forward:
-        _find_by_code(model, asks=True)
     problem = ", in the forward that was run" if has_forward else ", by its code"
     return error(
         f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
