@@ -445,8 +445,8 @@ class _Trace:
             if softmax.is_certain and not softmax.feeds_product:
                 raise AttachError(
                     f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
-                    "goes into no matrix product, so it may be attention or not. Name the layers that are to "
-                    "have a temperature (layers=[...])."
+                    "goes into no matrix product, so it may be attention or not. Name other layers to have a "
+                    f"temperature (layers=[...]), or {AS_TEMPERED_MODULE}."
                 )
 
     def refuse_bent(self, names: Container[str]) -> None:
@@ -460,8 +460,8 @@ class _Trace:
             if bends and call.owner is not None and call.owner.name in names:
                 raise AttachError(
                     f'The logits of "{call.owner.name}" cannot be tempered from outside: the products that '
-                    f"they are made of go through {bends[0]}, too. {AS_TEMPERED_MODULE.capitalize()}, or "
-                    "leave the layer out (layers=[...] takes patterns)."
+                    f"they are made of go through {bends[0]}, too. Leave the layer out (layers=[...] takes "
+                    f"patterns), or {AS_TEMPERED_MODULE}."
                 )
 
     def patterns(self) -> dict[str, CallPattern]:
@@ -474,16 +474,27 @@ class _Trace:
         patterns: dict[str, CallPattern] = {}
         for owner in owners:
             pattern = _call_pattern(owner, owners)
-            if patterns.setdefault(owner.name, pattern) != pattern:
+            other = patterns.get(owner.name, pattern)
+            if pattern != other:
+                # a bias of positions may be added in some of its calls
+                pattern, other = _without_bare(pattern), _without_bare(other)
+            if pattern != other:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
-                    f"attention cannot be told from its other products. {AS_TEMPERED_MODULE.capitalize()}."
+                    f"attention cannot be told from its other products. To have a temperature there, "
+                    f"{AS_TEMPERED_MODULE}."
                 )
+            patterns[owner.name] = pattern
         # a model may run its layer several times, and an example its model
         counts = Counter((owner.name, owner.model) for owner in owners)
         for (name, _), count in counts.items():
             patterns[name] = replace(patterns[name], num_forwards=count)
         return patterns
+
+
+def _without_bare(pattern: CallPattern) -> CallPattern:
+    softmaxes = tuple(replace(softmax, is_bare=False) for softmax in pattern.softmaxes)
+    return replace(pattern, softmaxes=softmaxes)
 
 
 def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
