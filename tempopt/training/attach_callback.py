@@ -211,12 +211,7 @@ class AttachCallback(TemperatureCallback):
         temperatures = dict(zip(attachment.layers, layer_temperatures, strict=True))
         changes = [change.at(1.0 / temperatures[change.layer]) for change in self._changes]
         if not changes or not put_in_weights(checkpoint, module, changes):
-            put_beside(
-                checkpoint,
-                self._at_evaluation,
-                list(layer_temperatures),
-                layers=self.layers,
-            )
+            put_beside(checkpoint, self._at_evaluation, temperatures)
 
     def _load(self, hook: Any, checkpoint: dict[str, Any]) -> None:
         hook(checkpoint)

@@ -157,9 +157,9 @@ def test_it_is_tested_copied_pickled_and_taken_off_with_the_model() -> None:
 def test_a_checkpoint_keeps_the_pattern_beside_its_weights(tmp_path: Path) -> None:
     inputs, model = text(None), llama("sdpa")
     parameters = {"temperature_init": 0.5, "head_pattern": "alternate", "head_ratio": RATIO}
-    attach(model, parameters)
+    attachment = attach(model, parameters)
     checkpoint: dict[str, Any] = {"state_dict": model.state_dict()}
-    put_beside(checkpoint, parameters, (0.5, 0.5), layers="auto")
+    put_beside(checkpoint, parameters, dict.fromkeys(attachment.layers, 0.5))
     torch.save(checkpoint, tmp_path / "model.ckpt")
     loaded = llama("sdpa")
     tempopt.load_checkpoint(loaded, tmp_path / "model.ckpt")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tempopt.attention.attach.attachment import Attachment, attach
+from tempopt.attention.attach.checkpoints import load_checkpoint, put_beside
 
 RATIO = {"layer_pattern": "exp", "layer_ratio": 16.0}
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
@@ -68,3 +70,40 @@ def test_heads_that_are_learned_have_one_temperature_in_a_copy() -> None:
     heads.begin(1, 2).set_temperatures([0.5, 3.0])
     assert torch.equal(model.student(X), model.teacher(X))
     assert not torch.allclose(model.student(X), before)
+
+
+class WrittenOut(nn.Module):
+    """Attention of one head, whose calls are shown by a forward alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.softmax(x @ x.mT / x.shape[-1] ** 0.5, dim=-1) @ x
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+def test_a_checkpoint_with_temperatures_beside_it_is_loaded_with_a_forward_of_the_student(
+    written_out: bool, tmp_path: Path
+) -> None:
+    def build() -> TowerPair:
+        model = TowerPair(copy.deepcopy)
+        if written_out:
+            model.student = nn.Sequential(*(WrittenOut() for _ in range(3)))
+            model.teacher = copy.deepcopy(model.student)
+        return model.eval()
+
+    plan = {**RATIO, "length_scaling": "log_n", "n0": 2.0}
+    model = build()
+    attachment = attach(model, plan, example=lambda: model(X))
+    checkpoint = {"state_dict": model.state_dict()}
+    temperatures = dict(zip(attachment.layers, attachment.temperatures, strict=True))
+    put_beside(checkpoint, plan, temperatures)
+    torch.save(checkpoint, tmp_path / "model.ckpt")
+
+    loaded = build()
+    load_checkpoint(loaded, tmp_path / "model.ckpt", example=lambda: loaded.student(X))
+    assert torch.equal(loaded.student(X), model.student(X))
+    # what a forward does not run, only code can show
+    assert torch.equal(loaded.teacher(X), model.teacher(X)) is not written_out
+
+    both = build()
+    load_checkpoint(both, tmp_path / "model.ckpt", example=lambda: both(X))
+    assert torch.equal(both(X), model(X))

@@ -303,3 +303,34 @@ def test_local_heads_of_queries_in_chunks_are_refused(form: type[UnusualAttentio
     attach(model, {"local_share": 0.5, "window": 2}, example=lambda: model(x))
     with pytest.raises(AttachError, match="2 queries to 5 keys"):
         model(x)
+
+
+class BiasedTwice(UnusualAttention):
+    """Attends twice, as to regions and within them, with a bias of positions the second time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = WrittenOut()
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = torch.arange(5.0, dtype=x.dtype)
+        return self.layer(self.layer(x, torch.zeros_like(bias)), bias)
+
+
+class WrittenOut(UnusualAttention):
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        logits = q @ k.transpose(-1, -2) / self.tau
+        return x + self.out((logits + bias if bias.any() else logits).softmax(-1) @ v)
+
+
+def test_a_layer_that_adds_a_bias_in_some_of_its_calls_is_tempered() -> None:
+    torch.manual_seed(0)
+    model, x = BiasedTwice().double(), torch.randn(3, 5, WIDTH, dtype=torch.float64)
+    by_source = copy.deepcopy(model)
+    by_source.layer.tau = TAU
+    attachment = attach(model, {"temperature_init": TAU}, example=lambda: model(x))
+    assert torch.allclose(model(x), by_source(x), rtol=1e-9, atol=1e-12)
+    attachment.use({"temperature_init": TAU, "length_scaling": "log_n"})
+    with pytest.raises(AttachError, match="length_scaling"):
+        model(x)

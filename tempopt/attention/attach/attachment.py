@@ -417,12 +417,43 @@ def attach_untested(
     return _put_on(model, attention_layers, parameters)
 
 
+def attach_layers(
+    model: nn.Module, parameters: Parameters, temperatures: Mapping[str, float], *, example: Example
+) -> Attachment:
+    """Hold layers at temperatures by name, those at least that an example uses, as a trained model is served.
+
+    Args:
+        model: As for :func:`attach`.
+        parameters: As there; of the temperatures only the factors of heads and length act.
+        temperatures: Temperature of each layer.
+        example: As there. It may leave layers unused, as a forward of a student leaves its teacher. They are
+            not tested, and where softmax is written out they are not attached to.
+
+    Raises:
+        AttachError: as there, and if the example uses none of the layers.
+    """
+    _refuse_before(model, parameters)
+    forward = infer_example_inputs(model) if example == "auto" else example
+    # a pattern that is a name also takes what is inside of it
+    candidates = _discover(model, list(temperatures), example, forward, needs_all=False)
+    attention_layers = [layer for layer in candidates if layer.name in temperatures]
+    attachment = _put_on(model, attention_layers, parameters)
+    try:
+        attachment.set_temperatures([temperatures[name] for name in attachment.layers])
+        if forward is not None:
+            attachment._test(forward, thorough=False)
+    except BaseException:
+        attachment.detach()
+        raise
+    return attachment
+
+
 def _discover(
-    model: nn.Module, layers: Layers, example: Example, forward: Forward | None
+    model: nn.Module, layers: Layers, example: Example, forward: Forward | None, *, needs_all: bool = True
 ) -> list[AttentionLayer]:
     """Return the layers to temper, by an example or by inputs that the model or parts of it name."""
     if example is not None and example != "auto":
-        return discover(model, layers, forward)
+        return discover(model, layers, forward, needs_all=needs_all)
     for inferred in (forward or infer_example_inputs(model), infer_partial_inputs(model)):
         try:
             if inferred is not None:

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tempopt.attention.attach.attachment import Attachment, Example, attach
+from tempopt.attention.attach.attachment import Attachment, Example, attach_layers
 from tempopt.attention.attach.baked_marker import BESIDE, mark_state, marked_temperatures, unmark_state
-from tempopt.attention.attach.discovery import Layers
 from tempopt.attention.attach.number_path import find_number
 from tempopt.attention.attach.scalings import Scaling
 from tempopt.attention.attach.weights import BAKED, REMEDY, kind_of, load_folder, load_state, read_file
@@ -66,26 +65,20 @@ def put_in_weights(checkpoint: dict[str, Any], model: nn.Module, changes: Sequen
 
 
 def put_beside(
-    checkpoint: dict[str, Any],
-    parameters: Mapping[str, Any],
-    temperatures: Sequence[float],
-    *,
-    layers: Layers,
+    checkpoint: dict[str, Any], parameters: Mapping[str, Any], temperatures: Mapping[str, float]
 ) -> None:
     """Say in a checkpoint what is to be attached to its weights, which a plain model then refuses.
 
     Args:
         checkpoint: What is about to be saved; changed.
         parameters: Temperature parameters to evaluate with.
-        temperatures: The temperature of each layer to evaluate with.
-        layers: What it is attached to, as for :func:`tempopt.attach`.
+        temperatures: The temperature of each layer to evaluate with, by name.
     """
     checkpoint["state_dict"][BESIDE] = torch.zeros(0)
     checkpoint[KEY] = {
         **checkpoint.get(KEY, {}),
-        "temperatures": list(temperatures),
+        "temperatures": dict(temperatures),
         "parameters": {name: parameters[name] for name in _BESIDE_TEMPERATURES if name in parameters},
-        "layers": layers if isinstance(layers, str) else list(layers),
     }
 
 
@@ -122,7 +115,9 @@ def load_checkpoint(
     Args:
         model: A model that was built as the one that was saved; changed.
         path: The file or folder. It is read as data: nothing in it is executed.
-        example: As for :func:`tempopt.attach`, where temperatures are beside the weights.
+        example: As for :func:`tempopt.attach`, where temperatures are beside the weights. It may leave layers
+            unused, as a forward of a student leaves its teacher; they are not tested, and where softmax is
+            written out they stay at temperature 1.
 
     Returns:
         What was attached; None if nothing had to be.
@@ -145,9 +140,7 @@ def load_checkpoint(
     parameters = {
         name: metadata["parameters"][name] for name in _BESIDE_TEMPERATURES if name in metadata["parameters"]
     }
-    attachment = attach(model, parameters, layers=metadata["layers"], example=example)
-    attachment.set_temperatures(metadata["temperatures"])
-    return attachment
+    return attach_layers(model, parameters, metadata["temperatures"], example=example)
 
 
 def load_as_trained(model: nn.Module, path: str | os.PathLike[str]) -> None:

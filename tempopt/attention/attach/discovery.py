@@ -46,7 +46,6 @@ from tempopt.errors import AttachError
 Forward = Callable[[], Any]
 Layers = Sequence[str] | Literal["auto"]
 AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
-_REWRITE = AS_TEMPERED_MODULE[0].upper() + AS_TEMPERED_MODULE[1:]
 
 # Behind these begins another part of a network: what they make is no logits of what they are given.
 _MAPS = frozenset(
@@ -109,7 +108,7 @@ class AttentionLayer:
 
 
 def discover(
-    model: nn.Module, layers: Layers = "auto", forward: Forward | None = None
+    model: nn.Module, layers: Layers = "auto", forward: Forward | None = None, *, needs_all: bool = True
 ) -> list[AttentionLayer]:
     """Return the modules of a model that attend, in depth order.
 
@@ -120,6 +119,7 @@ def discover(
             maps it takes those whose output the forward shows to go into a softmax, as routers have.
         forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
             which finds ``nn.MultiheadAttention``, and fused attention in modules without matrix products.
+        needs_all: Whether a pattern is refused that matches nothing in the forward.
 
     Raises:
         NeedsExampleError: if a softmax is written out, and there is no forward.
@@ -152,7 +152,7 @@ def discover(
         ]
         selected = [layer for layer in known_layers + gates if any(_matches(layer, p) for p in layers)]
         unmatched = [p for p in layers if not any(_matches(layer, p) for layer in selected)]
-    if not selected or unmatched:
+    if not selected or (unmatched and (needs_all or forward is None)):
         raise _create_refusal(model, layers, known_layers, trace, has_forward=forward is not None)
     _refuse_nested(selected, known_layers)
     trace.refuse_bent({layer.name for layer in selected})
@@ -203,14 +203,14 @@ def _create_refusal(
     )
     # a forward may show more
     error = AttachError if has_forward else NeedsExampleError
+    if not has_forward:
+        _find_by_code(model, asks=True)
     if known_layers:
         names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
         return error(
             f"A pattern in layers={layers!r} matches none of the modules of {kind} that attend: {names}."
             f"{opaque} Give patterns of those."
         )
-    if not has_forward:
-        _find_by_code(model, asks=True)
     problem = ", in the forward that was run" if has_forward else ", by its code"
     return error(
         f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
@@ -455,8 +455,8 @@ class _Trace:
             if softmax.is_certain and not softmax.feeds_product:
                 raise AttachError(
                     f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
-                    "goes into no matrix product, so it may be attention or not. Name the layers that are to "
-                    "have a temperature (layers=[...])."
+                    "goes into no matrix product, so it may be attention or not. Name other layers to have a "
+                    f"temperature (layers=[...]), or {AS_TEMPERED_MODULE}."
                 )
 
     def refuse_bent(self, names: Container[str]) -> None:
@@ -470,8 +470,8 @@ class _Trace:
             if bends and call.owner is not None and call.owner.name in names:
                 raise AttachError(
                     f'The logits of "{call.owner.name}" cannot be tempered from outside: the products that '
-                    f"they are made of go through {bends[0]}, too. {_REWRITE}, or "
-                    "leave the layer out (layers=[...] takes patterns)."
+                    f"they are made of go through {bends[0]}, too. Leave the layer out (layers=[...] takes "
+                    f"patterns), or {AS_TEMPERED_MODULE}."
                 )
 
         logits = {product for call in self.calls if call.owner is not None for product in call.products}
@@ -481,8 +481,8 @@ class _Trace:
                 if not logits.issuperset(call.products):
                     raise AttachError(
                         f'"{name}" takes {call.bend} of a matrix product beside its attention: that part of '
-                        f"it would stay at temperature 1. {_REWRITE}, or leave the "
-                        "layer out (layers=[...] takes patterns)."
+                        f"it would stay at temperature 1. Leave the layer out (layers=[...] takes "
+                        f"patterns), or {AS_TEMPERED_MODULE}."
                     )
 
     def patterns(self) -> dict[str, CallPattern]:
@@ -495,16 +495,27 @@ class _Trace:
         patterns: dict[str, CallPattern] = {}
         for owner in owners:
             pattern = _call_pattern(owner, owners)
-            if patterns.setdefault(owner.name, pattern) != pattern:
+            other = patterns.get(owner.name, pattern)
+            if pattern != other:
+                # a bias of positions may be added in some of its calls
+                pattern, other = _without_bare(pattern), _without_bare(other)
+            if pattern != other:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
-                    f"attention cannot be told from its other products. {_REWRITE}."
+                    f"attention cannot be told from its other products. To have a temperature there, "
+                    f"{AS_TEMPERED_MODULE}."
                 )
+            patterns[owner.name] = pattern
         # a model may run its layer several times, and an example its model
         counts = Counter((owner.name, owner.model) for owner in owners)
         for (name, _), count in counts.items():
             patterns[name] = replace(patterns[name], num_forwards=count)
         return patterns
+
+
+def _without_bare(pattern: CallPattern) -> CallPattern:
+    softmaxes = tuple(replace(softmax, is_bare=False) for softmax in pattern.softmaxes)
+    return replace(pattern, softmaxes=softmaxes)
 
 
 def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
