@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tempopt.attention.functional.attention import tempered_attention as tempered_attention
     from tempopt.attention.functional.entropy import attention_entropy as attention_entropy
     from tempopt.attention.functional.entropy import attention_with_entropy as attention_with_entropy
+    from tempopt.attention.functional.entropy import max_logits as max_logits
     from tempopt.attention.functional.entropy import normalised_entropy as normalised_entropy
     from tempopt.attention.functional.entropy import sampled_entropy as sampled_entropy
     from tempopt.attention.modules.entropy_controller import EntropyController as EntropyController
@@ -53,6 +54,7 @@ _NAMES = {
     "functional.entropy": [
         "attention_entropy",
         "attention_with_entropy",
+        "max_logits",
         "normalised_entropy",
         "sampled_entropy",
     ],

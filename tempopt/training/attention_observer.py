@@ -5,6 +5,7 @@ Observation changes nothing: no gradient, no random generator, no value of the t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -13,10 +14,11 @@ import lightning as L
 from torch import Tensor
 
 from tempopt.attention.analysis.monitor import AttentionMonitor
+from tempopt.attention.functional.entropy import max_logits
 from tempopt.training.attention_maps import AttentionMaps
 from tempopt.training.callbacks import TemperatureTarget
 from tempopt.training.lightning_package import LightningCallback
-from tempopt.training.steps import Curves, current_step, spread_steps, total_steps
+from tempopt.training.steps import Curves, RecordedCurves, current_step, spread_steps, total_steps
 
 # A model with hundreds of heads is observed at fewer steps, so that the stored curves stay small.
 _MAX_POINTS = 4096
@@ -38,6 +40,7 @@ class AttentionObserver(LightningCallback):
     def __init__(self, tempered: TemperatureTarget, seed: int, *, maps: bool = False) -> None:
         self._tempered = tempered
         self._monitor = AttentionMonitor(every=1, seed=seed)
+        self._max_logits = RecordedCurves()
         self._steps: list[int] = []
         self._watching = ExitStack()
         self._step = -1
@@ -72,8 +75,19 @@ class AttentionObserver(LightningCallback):
             return
         with self._note_errors(f"The attention of layer {layer}"):
             self._monitor.update(self._step, layer, q_BHQD, k_BHKD, temperature=temperature, **masking)
+            self._record_max_logit(layer, q_BHQD, k_BHKD, **masking)
             if self._maps is not None and self._maps.should_capture(self._step):
                 self._maps.see(self._step, layer, q_BHQD, k_BHKD, **masking)
+
+    def _record_max_logit(
+        self, layer: int, q_BHQD: Tensor, k_BHKD: Tensor, *, valid_BQ: Tensor | None, **masking: Any
+    ) -> None:
+        largest_BHQ = max_logits(q_BHQD, k_BHKD, **masking)
+        if valid_BQ is not None:
+            largest_BHQ = largest_BHQ.masked_fill(~valid_BQ.unsqueeze(1), -math.inf)
+        value = float(largest_BHQ.max())
+        if math.isfinite(value):
+            self._max_logits.record(self._step, {f"max_logit/{layer}": value})
 
     @contextmanager
     def _note_errors(self, subject: str) -> Iterator[None]:
@@ -87,15 +101,19 @@ class AttentionObserver(LightningCallback):
 
     @property
     def curves(self) -> Curves:
-        """``entropy/<layer>/<head>``: the entropy of each head as a share of ln n, in [0, 1]."""
+        """``entropy/<layer>/<head>``, as a share of ln n, in [0, 1], and ``max_logit/<layer>``.
+
+        The entropy is the mean over a sample of queries, the logit the largest of all of them in the batch.
+        """
         histories = self._monitor.report().of("entropy")
         max_points = max(_MAX_POINTS // max(len(histories), 1), 2)
-        return {
+        entropies = {
             f"entropy/{history.layer}/{history.head}": _subsample(
                 [[step, value] for step, value in zip(history.steps, history.values, strict=True)], max_points
             )
             for history in histories
         }
+        return entropies | self._max_logits.curves
 
     def at(self, step: int) -> dict[str, float]:
         """Return the points of the curves at a step, by name; empty if nothing was observed."""
@@ -110,10 +128,16 @@ class AttentionObserver(LightningCallback):
 
     def state_dict(self) -> dict[str, Any]:
         maps = None if self._maps is None else self._maps.state_dict()
-        return {"monitor": self._monitor.state_dict(), "step": self._step, "maps": maps}
+        return {
+            "monitor": self._monitor.state_dict(),
+            "max_logits": self._max_logits.state_dict(),
+            "step": self._step,
+            "maps": maps,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._monitor.load_state_dict(state_dict["monitor"])
+        self._max_logits.load_state_dict(state_dict["max_logits"])
         self._step = state_dict["step"]
         if self._maps is not None and state_dict["maps"] is not None:
             self._maps.load_state_dict(state_dict["maps"])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tempopt.attention.functional import fused_entropy
-from tempopt.attention.functional.entropy import attention_entropy, attention_with_entropy
+from tempopt.attention.functional.entropy import attention_entropy, attention_with_entropy, max_logits
 from tempopt.errors import UsageError
 
 INF = float("inf")
@@ -51,20 +51,26 @@ def masks(q_len: int, k_len: int, heads: int, seed: int) -> dict[str, Tensor | N
     }
 
 
-def by_definition(
-    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool
-) -> tuple[Tensor, Tensor]:
-    """Return output and entropy in float64 from softmax(logits) and its logarithm, 0 for an empty row."""
-    group = q.shape[1] // k.shape[1]
-    k, v = (tensor.double().repeat_interleave(group, dim=1) for tensor in (k, v))
+def logits_by_definition(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+    """Return the logits in float64, minus infinity where a key is hidden."""
+    k = k.double().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     logits = q.double() @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
     if attn_mask is not None:
         as_float = attn_mask.dtype != torch.bool
         logits = logits + attn_mask if as_float else logits.masked_fill(~attn_mask, -INF)
     if is_causal:
         logits = logits.masked_fill(~torch.ones(logits.shape[-2:], dtype=torch.bool).tril(), -INF)
-    hidden = logits < -1e30
-    logits = logits.masked_fill(hidden, -INF).masked_fill(hidden.all(-1, keepdim=True), 0.0)
+    return logits.masked_fill(logits < -1e30, -INF)
+
+
+def by_definition(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool
+) -> tuple[Tensor, Tensor]:
+    """Return output and entropy in float64 from softmax(logits) and its logarithm, 0 for an empty row."""
+    v = v.double().repeat_interleave(q.shape[1] // v.shape[1], dim=1)
+    logits = logits_by_definition(q, k, attn_mask, is_causal)
+    hidden = logits == -INF
+    logits = logits.masked_fill(hidden.all(-1, keepdim=True), 0.0)
     weights = logits.softmax(-1).masked_fill(hidden, 0.0)
     logarithms = weights.masked_fill(hidden, 1.0).log()
     return weights @ v, -(weights * logarithms).sum(-1)
@@ -98,6 +104,10 @@ def test_output_entropy_and_gradients_are_those_of_the_definition(
     assert bool((ours[1] >= 0).all())
     alone = attention_entropy(spread * q, k, attn_mask=attn_mask, is_causal=is_causal)
     torch.testing.assert_close(alone, ours[1], rtol=0, atol=0)
+    largest = logits_by_definition(spread * q, k, attn_mask, is_causal).amax(-1)
+    torch.testing.assert_close(
+        max_logits(spread * q, k, attn_mask=attn_mask, is_causal=is_causal), largest, rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("is_causal", [False, True])

@@ -46,12 +46,13 @@ def test_observing_a_run_changes_nothing_of_it(
     assert alone.curves == {}
     layers, heads = {"Toy": (1, 1), "Stock": (2, 2)}[module]
     assert [*observed.curves] == [
-        f"entropy/{layer}/{head}" for layer in range(layers) for head in range(heads)
+        *(f"entropy/{layer}/{head}" for layer in range(layers) for head in range(heads)),
+        *(f"max_logit/{layer}" for layer in range(layers)),
     ]
-    for points in observed.curves.values():
+    for name, points in observed.curves.items():
         steps = [step for step, _ in points]
         assert (steps[0], steps[-1], len(steps)) == (0, 23, 24)
-        assert all(0.0 <= value <= 1.0 for _, value in points)
+        assert name.startswith("max_logit") or all(0.0 <= value <= 1.0 for _, value in points)
 
 
 def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_the_moment(
@@ -72,6 +73,29 @@ def test_what_is_observed_is_the_entropy_of_the_attention_at_the_temperature_of_
     assert [value for _, value in curves["entropy/0/0"]] == pytest.approx(
         [value for (value,) in by_hand], abs=1e-5
     )
+
+
+def test_the_largest_logit_is_that_of_all_queries_of_the_batch_at_the_temperature_of_the_step(
+    request_for: Any, listener: Any
+) -> None:
+    # more examples and queries than the entropy is sampled from
+    run = LightningRun(request_for(parameters=HOT, observe=True, data={"batch_size": 8}), listener())
+    by_hand: list[float] = []
+    step_of = run.module.training_step
+
+    def recording_step(batch: Any, batch_idx: int) -> Any:
+        module, x = run.module, batch[0].double()
+        with torch.no_grad():
+            q, k = (
+                x @ proj.weight.double().T + proj.bias.double() for proj in (module.q_proj, module.k_proj)
+            )
+            logits = torch.einsum("bqd,bkd->bqk", q, k) / math.sqrt(8) / module.temperatures[0]
+        by_hand.append(float(logits.max()))
+        return step_of(batch, batch_idx)
+
+    run.module.training_step = recording_step
+    curves = run.execute().curves
+    assert [value for _, value in curves["max_logit/0"]] == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_a_run_that_does_not_complete_has_no_curves_and_they_survive_the_way_to_the_agent(

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from tempopt.attention.functional.attention import tempered_attention
-from tempopt.attention.functional.fused_entropy import attention_and_entropy
+from tempopt.attention.functional.fused_entropy import attention_and_entropy, largest_logits
 from tempopt.attention.functional.logits import (
     AttentionOptions,
     biased_logits,
@@ -103,6 +103,39 @@ def attention_with_entropy(
     """
     options = AttentionOptions(attn_mask=attn_mask, is_causal=is_causal, dropout_p=dropout_p, scale=scale)
     return _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
+
+
+@torch.no_grad()
+def max_logits(
+    q_BHQD: Tensor,
+    k_BHKD: Tensor,
+    *,
+    scale: float | None = None,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+) -> Tensor:
+    """Return the largest logit of each query over the keys that it sees, as softmax takes it.
+
+    For monitoring: logits that grow without bound precede the divergence of a training (Dehghani et al. 2023,
+    "Scaling Vision Transformers to 22 Billion Parameters"). Exact, in memory that grows with Q + K.
+
+    Args:
+        q_BHQD: Queries, tempered already, so that the logits are q·k / (sqrt(D) tau).
+        k_BHKD: Keys, as for :func:`attention_entropy`, like the following arguments.
+        scale: Factor on the logits; None is 1 / sqrt(D).
+        attn_mask: A floating mask is part of the logits.
+        is_causal: As for :func:`attention_entropy`.
+
+    Returns:
+        (B, H, Q), without gradient, in float32, or in float64 for float64 queries; minus infinity for a query
+        that sees no key.
+
+    Raises:
+        UsageError: The shapes do not fit.
+    """
+    check_shapes(q_BHQD, k_BHKD, None, attn_mask)
+    scale = 1.0 / math.sqrt(q_BHQD.shape[-1]) if scale is None else scale
+    return largest_logits(q_BHQD, k_BHKD, attn_mask, scale, is_causal)
 
 
 def _output_and_entropy(

@@ -60,8 +60,16 @@ def attention_and_entropy(
     """
     if attn_mask is None and _is_kernel_applicable(q_BHQD, k_BHKD, v_BHKD):
         return _entropy_with_keys_as_values(_cuda_kernel, q_BHQD, k_BHKD, v_BHKD, scale, is_causal)
-    out_BHQD, entropy_BHQ, _ = _forward(q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal)
+    out_BHQD, entropy_BHQ, *_ = _forward(q_BHQD, k_BHKD, v_BHKD, attn_mask, scale, is_causal)
     return out_BHQD, entropy_BHQ
+
+
+@torch.no_grad()
+def largest_logits(
+    q_BHQD: Tensor, k_BHKD: Tensor, attn_mask: Tensor | None, scale: float, is_causal: bool
+) -> Tensor:
+    """Return the largest visible logit of each query, (B, H, Q), from the pass of the entropy."""
+    return _forward(q_BHQD, k_BHKD, None, attn_mask, scale, is_causal)[3]  # type: ignore[no-any-return]
 
 
 def _is_kernel_applicable(q: Tensor, k: Tensor, v: Tensor | None) -> bool:
@@ -195,10 +203,11 @@ def _slice_buffers(buffers: tuple[Tensor, ...], heads: int, rows: int, columns: 
 
 def _forward_kernel(
     q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with full_precision(q.device.type):
         tiles = _Tiles(q, k, v, mask, scale, is_causal)
         entropy, lse = (torch.zeros(q.shape[:3], dtype=tiles.dtype, device=q.device) for _ in range(2))
+        largest = torch.full_like(lse, -math.inf)
         out = q.new_zeros((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
         buffers = tiles.buffer(), tiles.buffer()
         for heads in tiles.head_slices():
@@ -210,9 +219,10 @@ def _forward_kernel(
                     continue
                 entropy.flatten(0, 1)[heads, rows] = part[1]
                 lse.flatten(0, 1)[heads, rows] = part[2]
+                largest.flatten(0, 1)[heads, rows] = part[3]
                 if part[0] is not None:
                     out.flatten(0, 1)[heads, rows] = part[0].to(q.dtype)
-        return out, entropy, lse
+        return out, entropy, lse, largest
 
 
 def _forward_rows(
@@ -222,8 +232,11 @@ def _forward_rows(
     keys: Tensor,
     values: Tensor | None,
     buffers: tuple[Tensor, Tensor],
-) -> tuple[Tensor | None, Tensor, Tensor] | None:
-    """Return output, entropy in nats and log-sum-exp in bits of some rows; None if there are no keys."""
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor] | None:
+    """Return output, entropy in nats, log-sum-exp in bits and largest logit of some rows.
+
+    It is None if there are no keys.
+    """
     queries = tiles.queries(heads, rows)
     num_heads, num_rows, _ = queries.shape
     parts: list[Tensor] = []
@@ -260,7 +273,8 @@ def _forward_rows(
     is_empty = top < _HIDDEN / 2
     entropy = (_LN_2 * (bits - moment / total)).masked_fill(is_empty, 0.0).squeeze(-1)
     lse = (top + bits).masked_fill(is_empty, 0.0).squeeze(-1)
-    return None if out is None else (out / total).masked_fill_(is_empty, 0.0), entropy, lse
+    largest = (_LN_2 * top).masked_fill(is_empty, -math.inf).squeeze(-1)
+    return None if out is None else (out / total).masked_fill_(is_empty, 0.0), entropy, lse, largest
 
 
 def _backward_kernel(
@@ -381,7 +395,7 @@ _forward = torch.library.custom_op(
     _forward_kernel,
     mutates_args=(),
     schema="(Tensor q, Tensor k, Tensor? v, Tensor? mask, float scale, bool is_causal)"
-    " -> (Tensor, Tensor, Tensor)",
+    " -> (Tensor, Tensor, Tensor, Tensor)",
 )
 _backward = torch.library.custom_op(
     "tempopt::attention_and_entropy_backward",
@@ -395,10 +409,11 @@ _backward = torch.library.custom_op(
 @_forward.register_fake
 def _forward_shapes(
     q: Tensor, k: Tensor, v: Tensor | None, mask: Tensor | None, scale: float, is_causal: bool
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     dtype = wide_type(q)
     out = q.new_empty((*q.shape[:3], v.shape[-1]) if v is not None else (0,))
-    return out, q.new_empty(q.shape[:3], dtype=dtype), q.new_empty(q.shape[:3], dtype=dtype)
+    entropy, lse, largest = (q.new_empty(q.shape[:3], dtype=dtype) for _ in range(3))
+    return out, entropy, lse, largest
 
 
 @_backward.register_fake
@@ -409,9 +424,9 @@ def _backward_shapes(
     return q.new_empty(q.shape), k.new_empty(k.shape), grad_v
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor, Tensor]) -> None:
     q, k, v, mask, ctx.scale, ctx.is_causal = inputs
-    ctx.save_for_backward(q, k, v, mask, *output)
+    ctx.save_for_backward(q, k, v, mask, *output[:3])
 
 
 def _differentiate(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
