@@ -5,7 +5,9 @@ Violence needs something to strike whatever the speed of the machine; the number
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -48,9 +50,10 @@ class Paced(TemperedModule):
 
 
 def _read_pace() -> dict[str, float]:
-    pace = Path(os.environ.get("PACE", ""))
-    free = {"seconds": 0.0, "held_from": float("inf"), "held_at": 0}
-    return json.loads(pace.read_text()) if pace.is_file() else free
+    # the file may be removed at any time
+    with contextlib.suppress(OSError):
+        return json.loads(Path(os.environ.get("PACE", "")).read_text())
+    return {"seconds": 0.0, "held_from": math.inf, "held_at": 0}
 
 
 class PacedModule(Paced, Toy):
