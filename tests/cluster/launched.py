@@ -96,15 +96,15 @@ class LaunchedCrew(Crew):
 
     def tend(self, *, is_away: Callable[[Machine | None], bool]) -> None:
         """Start another agent for each job that has ended, unless the study is over."""
-        ended = [job for job in self._jobs() if job.state not in ("waiting", "running")]
-        if not ended or is_away(None):
+        ended_jobs = [job for job in self._jobs() if job.state not in ("waiting", "running")]
+        if not ended_jobs or is_away(None):
             return
         is_over = self._is_over()
-        for job in ended:
+        for job in ended_jobs:
             self._ids.remove(job.id)
             self._judge_job(job, is_over)
         if not is_over:
-            self._launch(len(ended))
+            self._launch(len(ended_jobs))
 
     def _judge_job(self, job: Job, is_over: bool) -> None:
         """Note a job whose end no blow explains: a cancellation, a request to leave, kill after kill."""
