@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -16,18 +17,18 @@ from tests.servers import PrivateServer, start_private, why_not
 
 
 @pytest.fixture(scope="session")
-def undisturbed_record(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Record]:
+def undisturbed_record(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Record]:
     """Return what gives the record of a study of so many search tickets that is not disturbed."""
     shared_folder = tmp_path_factory.getbasetemp()
     shared_folder = shared_folder.parent if "PYTEST_XDIST_WORKER" in os.environ else shared_folder
 
-    def record(tickets: int) -> Record:
-        record_file = shared_folder / f"undisturbed-{tickets}.json"
+    def record(tickets: int, make_spec: Callable[[int], dict[str, Any]] = studies.spec) -> Record:
+        record_file = shared_folder / f"undisturbed-{make_spec.__name__}-{tickets}.json"
         with record_file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not record_file.exists():
                 undisturbed_record = studies.run_undisturbed(
-                    tmp_path_factory.mktemp("undisturbed"), studies.spec(tickets)
+                    tmp_path_factory.mktemp("undisturbed"), make_spec(tickets)
                 )
                 record_file.write_text(json.dumps(dataclasses.asdict(undisturbed_record)))
             return Record(**json.loads(record_file.read_text()))

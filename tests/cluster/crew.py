@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
+from typing import Any
 
 from tempopt.errors import StorageError
 from tempopt.storage.rows import TicketRow
@@ -35,13 +36,14 @@ class Agent:
     """One agent's process and what was done to it.
 
     Args:
+        process: Has ``pid`` and ``poll()``; a ``Popen`` unless a launcher started it.
         machine: Where it runs; None for this machine.
         worked: Whether it was seen to hold a ticket.
         may_have_ended: Whether the agent was exposed to a fault that may end it.
     """
 
     number: int
-    process: subprocess.Popen[bytes]
+    process: Any
     log: Path
     machine: Machine | None
     worked: bool = False
@@ -72,6 +74,8 @@ class Crew:
         places: Machine of each agent; None for this machine.
         http: The servers that agents work for; None: they reach the database themselves.
         mixed: Whether every other agent reaches the database all the same.
+        strikes: By kind of blow, what strikes at a cluster and returns its victim.
+        outages: By kind of blow, what takes a node of a cluster away and what brings it back.
     """
 
     folder: Path
@@ -83,6 +87,8 @@ class Crew:
     unexplained: list[str] = field(default_factory=list)
     turned_away: int = 0
     started: int = 0
+    strikes: dict[str, Callable[[Random], str]] = field(default_factory=dict)
+    outages: dict[str, tuple[Callable[[], object], Callable[[], object]]] = field(default_factory=dict)
 
     def begin(self, spec: dict[str, object]) -> None:
         """Begin the study with the first agent and have the others join it."""
@@ -141,6 +147,10 @@ class Crew:
             self._judge(agent, is_over)
             if not is_over:
                 self._start(agent.machine)
+
+    def has_left(self) -> bool:
+        """Return whether every agent has ended."""
+        return not self.agents
 
     def _is_over(self) -> bool:
         with contextlib.suppress(StorageError):

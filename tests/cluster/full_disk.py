@@ -403,7 +403,8 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Out
     with scene.site(case.lay_out, case.prefix) as site:
         site.set_pace(0.03)
         agent = _search(site, scene)
-        site.catch(0.1)
+        site.catch()
+        site.set_pace(0.1)
         with case.trouble(scene, site, case.notice):
             site.set_pace(0.03)
         code = site.end(agent)

@@ -84,27 +84,22 @@ class Site(Shell):
         return self.run(*words, "--storage", self.url, "--workers", "1")
 
     def search(self, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-        """Begin a study, at a pace that leaves time to look at it."""
-        self.set_pace(0.03)
+        """Begin a study whose second search ticket and later ones wait in the middle until a pace is set."""
+        studies.set_pace(self.folder, 0.03, held_from=1, held_at=studies.STEPS // 2)
         return self.start("search", studies.write_spec(self.folder, spec))
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer than it does."""
         studies.set_pace(self.folder, seconds)
 
-    def catch(self, pace: float) -> TicketRow:
-        """Slow the study down in the middle of its search; return a ticket at work that has a checkpoint.
-
-        Args:
-            pace: Seconds of a step from then on.
-        """
-        wait_until(lambda: any(row.state == "done" for row in self._search()), "the first search ticket")
-        self.set_pace(pace)
+    def catch(self) -> TicketRow:
+        """Return a search ticket at work that has a checkpoint, once another is done."""
         running_rows: list[TicketRow] = []
 
         def is_there() -> bool:
-            running_rows[:] = [row for row in self._search() if row.state == "running" and row.checkpoints]
-            return bool(running_rows)
+            rows = self._search()
+            running_rows[:] = [row for row in rows if row.state == "running" and row.checkpoints]
+            return bool(running_rows) and any(row.state == "done" for row in rows)
 
         wait_until(is_there, "a search ticket at work with a checkpoint")
         return running_rows[0]

@@ -165,11 +165,12 @@ class Slurm:
     def start_node(self) -> None:
         """Start the node's daemon, and wait until work can be given to it."""
         self._start("slurmd", "-D", "-N", NODE)
-        self._wait_until(self._is_idle, "slurmd")
+        self._wait_until(self._is_up, "slurmd")
 
-    def _is_idle(self) -> bool:
+    def _is_up(self) -> bool:
         states = self.command("sinfo", "-h", f"--partition={PARTITION}", "--format=%t", check=False)
-        return states.strip() == "idle"
+        # a job that waited for the node may have it already
+        return states.strip() in ("idle", "mix", "alloc")
 
     def forget(self) -> None:
         """Start the controller again with no memory of any job."""
@@ -178,7 +179,7 @@ class Slurm:
         controller.kill()
         controller.wait()
         self._start("slurmctld", "-D", "-c")
-        self._wait_until(self._is_idle, "slurmctld")
+        self._wait_until(self._is_up, "slurmctld")
 
     def kill_node(self) -> None:
         """End the node's daemon and all that runs on it at once, as a power cut would."""

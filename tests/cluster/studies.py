@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from tempopt.storage.rows import StudyState, TicketRow
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAME = "chaos"
-STEPS = 24
+STEPS, RECALL_STEPS = 24, 80
 NEVER_PRUNED = 4
 Process = subprocess.Popen[bytes]
 _MODULES = (REPOSITORY, REPOSITORY / "tests" / "training", REPOSITORY / "tests" / "cluster")
@@ -71,6 +72,26 @@ def spec(tickets: int, *, steps: int = STEPS, **study: Any) -> dict[str, Any]:
     }
 
 
+def recall_spec(tickets: int, **study: Any) -> dict[str, Any]:
+    """Return the spec of a study of the same form that trains a transformer of lightning_modules.
+
+    Args:
+        tickets: Search tickets.
+        study: Goes to its ``study:`` section.
+    """
+    base = spec(tickets, steps=RECALL_STEPS, metric="val_accuracy", direction="maximize", **study)
+    sizes = {"vocabulary": 32}
+    return {
+        **base,
+        "model": {"class_path": "paced_modules.PacedRecall", "init_args": {**sizes, "d_model": 32}},
+        "data": {
+            "class_path": "lightning_modules.AssociativeRecallData",
+            "init_args": {**sizes, "pairs": [8, 16]},
+        },
+        "trainer": {**base["trainer"], "val_check_interval": 10, "gradient_clip_val": 1.0},
+    }
+
+
 def stored_spec(study: dict[str, Any]) -> dict[str, Any]:
     """Return a spec as the store holds it and a launcher's task is given it, with every default."""
     return StudySpec.parse(study, source="the tests of a study").to_json()
@@ -109,9 +130,15 @@ def write_spec(folder: Path, study: dict[str, Any]) -> str:
     return str(path)
 
 
-def set_pace(folder: Path, seconds: float) -> None:
-    """Let every training step of agents that find the file ``pace`` of a folder last so much longer."""
-    (folder / "pace.new").write_text(str(seconds))
+def set_pace(folder: Path, seconds: float, *, held_from: float = math.inf, held_at: int = 0) -> None:
+    """Let every training step of agents that find the file ``pace`` of a folder last so much longer.
+
+    Args:
+        held_from: Number of the first search ticket whose runs are held, until another pace is set.
+        held_at: Step at which they wait.
+    """
+    pace = {"seconds": seconds, "held_from": held_from, "held_at": held_at}
+    (folder / "pace.new").write_text(json.dumps(pace))
     (folder / "pace.new").replace(folder / "pace")
 
 
@@ -137,7 +164,7 @@ class Record:
 
     Args:
         tickets: By kind and number: seed, parameters, outcome, value.
-        measurements: By kind and number: every report and every evaluation.
+        measurements: By kind, number, name and step: every report and every evaluation.
         trials: By number of the search ticket: what Optuna holds.
         verdict: What the study found.
     """
@@ -146,6 +173,9 @@ class Record:
     measurements: dict[str, str]
     trials: dict[str, str]
     verdict: dict[str, str]
+
+    def __len__(self) -> int:
+        return sum(len(getattr(self, field.name)) for field in fields(self))
 
     def differences(self, undisturbed: Record) -> list[str]:
         """Return in words where this is another study than the undisturbed one; empty if nowhere."""
@@ -220,15 +250,12 @@ def read(url: str, count: int, name: str = NAME) -> Record:
     owners = _join_trials(rows, trials)
     assert {trial.state.name for trial in trials} <= {"COMPLETE", "PRUNED"}
     key = {row.id: f"{row.kind} {row.number:04d}" for row in rows}
-    numbers: dict[str, list[tuple[str, int, float]]] = {name: [] for name in key.values()}
-    for measurement in measurements:
-        numbers[key[measurement.ticket_id]].append((measurement.name, measurement.step, measurement.value))
     return Record(
         tickets={
             key[row.id]: repr((row.arm, row.seed, row.parameters, row.outcome, row.value, row.diverged_at))
             for row in rows
         },
-        measurements={name: repr(sorted(values)) for name, values in numbers.items()},
+        measurements={f"{key[m.ticket_id]} {m.name} {m.step}": repr(m.value) for m in measurements},
         trials={
             key[owners[trial.number].id]: repr(
                 (trial.state.name, trial.values, trial.params, sorted(trial.intermediate_values.items()))

@@ -1,4 +1,4 @@
-"""Agents, workers, the database and the network are struck for a while, and nothing is lost.
+"""Agents, database, servers, network and clusters are struck for a while, and nothing is lost.
 
 The longer attack, with more agents and tickets, is ``python -m tests.cluster.chaos``.
 """
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.chaos import BACKENDS, Size, attack
+from tests.cluster import ray_cluster, studies
+from tests.cluster.chaos import BACKENDS, SETUPS, Size, attack, why_not_setup
 from tests.cluster.studies import Record
 from tests.servers import why_not
 
@@ -25,6 +26,7 @@ AGAIN = [
     for backend in BACKENDS
 ]
 SIZE = Size(tickets=24, agents=3, seconds=40.0, every=3.5)
+RECALL_SIZE = replace(SIZE, tickets=10, is_recall=True)
 
 
 @pytest.mark.long
@@ -32,9 +34,7 @@ SIZE = Size(tickets=24, agents=3, seconds=40.0, every=3.5)
 def test_whatever_is_done_to_agents_and_database_every_ticket_is_done_once_and_as_in_peace(
     backend: str, tmp_path: Path, undisturbed_record: Callable[[int], Record]
 ) -> None:
-    if backend != "sqlite" and (reason := why_not(backend)):
-        pytest.skip(reason)
-    attack(backend, tmp_path, SIZE, undisturbed_record(SIZE.tickets), print)
+    _attack(backend, SIZE, tmp_path, undisturbed_record(SIZE.tickets))
 
 
 @pytest.mark.long
@@ -51,3 +51,36 @@ def test_nothing_is_lost_over_http_whatever_is_done_to_servers_requests_and_toke
         undisturbed_record(SIZE.tickets),
         print,
     )
+
+
+@pytest.mark.long
+@pytest.mark.nightly
+@pytest.mark.service
+@ray_cluster.PATIENTLY
+@pytest.mark.parametrize("launcher", ["slurm", "ray"])
+def test_nothing_is_lost_on_a_cluster_whose_jobs_and_nodes_are_struck_besides(
+    launcher: str, tmp_path: Path, undisturbed_record: Callable[[int], Record]
+) -> None:
+    _attack(launcher, SIZE, tmp_path, undisturbed_record(SIZE.tickets))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "setup",
+    [
+        "sqlite",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("postgresql", "mariadb", "server")),
+    ],
+)
+def test_a_transformer_that_trains_under_attack_has_the_numbers_of_one_that_trains_in_peace(
+    setup: str, tmp_path: Path, undisturbed_record: Callable[..., Record]
+) -> None:
+    undisturbed = undisturbed_record(RECALL_SIZE.tickets, studies.recall_spec)
+    _attack(setup, RECALL_SIZE, tmp_path, undisturbed)
+
+
+def _attack(setup: str, size: Size, folder: Path, undisturbed: Record) -> None:
+    if reason := why_not_setup(setup):
+        pytest.skip(reason)
+    backend, options = SETUPS[setup]
+    attack(backend, folder, replace(size, **options), undisturbed, print)

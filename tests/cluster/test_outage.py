@@ -16,8 +16,6 @@ from tests.cluster.studies import NAME, Record
 from tests.servers import PrivateServer, start_private, why_not
 
 TICKETS = 8
-# Seconds of a step: a run that was caught lasts long enough for what is to happen to it.
-PACE = 0.6
 
 pytestmark = pytest.mark.long
 
@@ -41,7 +39,7 @@ def test_an_agent_trains_on_while_the_database_is_away_and_writes_everything_onc
 ) -> None:
     site = site_for(server.create_database("outage"))
     agent = site.search(studies.spec(TICKETS, lease=300, store_timeout=3600))
-    running_ticket = site.catch(PACE)
+    running_ticket = site.catch()
     server.kill()
     site.set_pace(0)
     # one of the first, which are never pruned: it is trained to its end
@@ -60,7 +58,7 @@ def test_an_agent_whose_database_stays_away_ends_and_its_run_goes_on_from_its_ch
 ) -> None:
     site = site_for(server.create_database("outage"))
     agent = site.search(studies.spec(TICKETS, lease=5, store_timeout=1))
-    running_ticket = site.catch(PACE)
+    running_ticket = site.catch()
     server.stop()
     assert site.end(agent) == 1
     assert "store_timeout" in site.log_text() or "resume" in site.log_text(), site.log_text()
@@ -82,7 +80,7 @@ def test_an_agent_that_is_told_to_go_gives_its_ticket_back_to_go_on_from_its_che
 ) -> None:
     site = site_for(f"sqlite:///{tmp_path / 'tempopt.db'}")
     agent = site.search(studies.spec(TICKETS, lease=300))
-    site.catch(PACE)
+    site.catch()
     agent.send_signal(blow)
     assert site.end(agent) == INTERRUPTED, site.log_text()
     rows = studies.tickets(site.url)
@@ -119,11 +117,11 @@ def test_a_study_begun_on_a_machine_that_dies_ends_on_another_as_it_would_have(
     taken_up = Site(tmp_path / "b", url, machines.machine().whole_prefix)
     try:
         first_site.search(studies.spec(TICKETS, lease=5))
-        first_site.catch(PACE)
+        first_site.catch()
         for _ in range(agents - 1):
             first_site.start("agent", NAME)
         wait_until(lambda: _at_work(url) == agents, "every agent at work")
-        running_ticket = first_site.catch(PACE)
+        running_ticket = first_site.catch()
         for process in first_site.processes:
             # takes every process of its machine with it
             process.send_signal(signal.SIGKILL)
