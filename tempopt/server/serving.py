@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import logging
 import math
@@ -28,13 +29,16 @@ from tempopt.storage.store import Store
 # Seconds that requests in progress have when the server shuts down.
 _GRACE_SECONDS = 10
 LONGEST_HEAD_SECONDS = 30.0
-"""Maximal seconds from the opening of a connection, or the first byte of a request, to its last header."""
+"""Maximal seconds from the opening of a connection, or the first byte of a request, to its last header; the
+handshake of TLS is included."""
 MAX_UNKNOWN = 4096
 """Maximal number of connections of clients that have shown no valid token, and at most half of all."""
 # What macOS allows, too.
 _MAX_DESCRIPTORS = 10_240
 # Seconds between two lines of the log on connections that cannot be accepted.
 _LOG_SECONDS = 60.0
+# Seconds for the client's answer to the end of TLS: such a connection is not counted as unknown.
+_TLS_CLOSE_SECONDS = 1.0
 LOGGER = logging.getLogger("tempopt.server")
 
 
@@ -86,7 +90,7 @@ def serve(
         UsageError: The server cannot listen on the address, the certificate is invalid, or checkpoints cannot
             be written.
     """
-    _check_certificate(listening)
+    LimitedH11Protocol.tls = _load_certificate(listening)
     LimitedH11Protocol.max_unknown = min(MAX_UNKNOWN, _raise_descriptor_limit() // 2)
     sock = _bind_socket(listening)
     with sock:
@@ -101,8 +105,6 @@ def serve(
             lifespan="off",
             timeout_keep_alive=75,
             timeout_graceful_shutdown=_GRACE_SECONDS,
-            ssl_certfile=listening.certificate,
-            ssl_keyfile=listening.key,
             proxy_headers=bool(proxies),
             forwarded_allow_ips=list(proxies),
         )
@@ -121,11 +123,15 @@ def serve(
 class LimitedH11Protocol(H11Protocol):
     """uvicorn's HTTP protocol with a timeout for headers, and few connections of unknown clients.
 
-    One more closes the oldest of them, so that clients with a token are always accepted.
+    One more closes the oldest of them, so that clients with a token are always accepted. It begins TLS
+    itself: uvicorn sees a connection only after its handshake.
     """
 
     longest = LONGEST_HEAD_SECONDS
     max_unknown = MAX_UNKNOWN
+    tls: ssl.SSLContext | None = None
+    _handshake: asyncio.Task[None] | None = None
+    _early_data = b""
     _awaited: asyncio.TimerHandle | None = None
     _opened_at = 0.0
     _is_known = False
@@ -135,12 +141,32 @@ class LimitedH11Protocol(H11Protocol):
         super().connection_made(transport)
         self._opened_at = self.loop.time()
         self._start_timeout()
+        if self.tls is not None:
+            # what the client sends is for the handshake
+            transport.pause_reading()
+            self._handshake = self.loop.create_task(self._shake_hands(transport, self.tls))
         connections = cast(set[LimitedH11Protocol], self.connections)
         if len(connections) <= self.max_unknown:
             return
         unknown = [connection for connection in connections if connection.is_unknown]
         if len(unknown) > self.max_unknown:
             min(unknown, key=lambda connection: connection._opened_at).transport.abort()
+
+    async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        encrypted = None
+        with contextlib.suppress(OSError):  # not TLS, or the client has left
+            if not transport.is_closing():
+                encrypted = await self.loop.start_tls(
+                    transport, self, tls, server_side=True, ssl_shutdown_timeout=_TLS_CLOSE_SECONDS
+                )
+        if encrypted is None or transport.is_closing():
+            transport.abort()
+            self.connection_lost(None)
+            return
+        super().connection_made(encrypted)
+        self.tls = None
+        if self._early_data:
+            self.data_received(self._early_data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
@@ -157,6 +183,10 @@ class LimitedH11Protocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Process data; keep waiting while headers are incomplete."""
+        if self.tls is not None:
+            # came with the last message of the handshake: the encrypted transport is set in a moment
+            self._early_data += data
+            return
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:  # the head is complete
             self._stop_timeout()
@@ -210,9 +240,9 @@ def _raise_descriptor_limit() -> int:
     return limit
 
 
-def _check_certificate(listening: Listening) -> None:
+def _load_certificate(listening: Listening) -> ssl.SSLContext | None:
     if listening.certificate is None:
-        return
+        return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(listening.certificate, listening.key)
@@ -222,6 +252,7 @@ def _check_certificate(listening: Listening) -> None:
             f"({error_reason(error)}). Give files in PEM: the certificate chain, and the private key "
             "without a password."
         ) from error
+    return context
 
 
 def _bind_socket(listening: Listening) -> socket.socket:

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only or closed under each thing that a search writes, and freed meanwhile.
+"""A disk that is full, read-only or closed under each file that a search writes, and freed meanwhile.
 
 ``python -m tests.cluster.full_disk [DATABASE ...] [TROUBLE ...]`` prints as a table what each of them did to
 a study, beside the same study undisturbed. As root on Linux: the disks are small mounted file systems.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 
 from tempopt.storage.checkpoints import run_name
@@ -124,7 +125,7 @@ class DiskCase:
     Args:
         lay_out: Puts the study's files on disks, before it begins.
         trouble: What goes on for a while.
-        notice: Message that the terminal prints about it.
+        notice: Message that the terminal prints about it; empty if it has no effect.
         prefix: Words before the command.
         backends: The databases that it can happen with.
     """
@@ -227,6 +228,16 @@ def _server_on_a_disk(scene: DiskScene, site: Site) -> None:
     scene.server = start_private(scene.backend, disk=scene.server_disk().folder)
 
 
+def _server_of_its_own(scene: DiskScene, site: Site) -> None:
+    scene.server = start_private(scene.backend)
+    scene.url = scene.server.create_database("disk")
+    if scene.backend == "mariadb":
+        # an administrator writes to a server that is read-only
+        scene.server.execute("CREATE USER agent@'%'")
+        scene.server.execute("GRANT ALL ON disk.* TO agent@'%'")
+        scene.url = str(make_url(scene.url).set(username="agent"))
+
+
 def _scratch_on_a_disk(scene: DiskScene, site: Site) -> None:
     (site.folder / "trace").symlink_to(scene.disk("scratch").folder / "trace")
 
@@ -298,6 +309,49 @@ def _read_only(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def _freeze_database(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
+    # writes to files that are open are refused, too; SQLite maps the third file, -shm, into memory
+    files = [str(scene.database), f"{scene.database}-wal"]
+    run("chattr", "+i", *files)
+    try:
+        _is_told(site, notice)
+    finally:
+        run("chattr", "-i", *files)
+    yield
+
+
+@contextlib.contextmanager
+def _close_database(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
+    # a database that is open stays open to writing
+    scene.database.chmod(0o444)
+    scene.database.parent.chmod(0o555)
+    try:
+        _goes_on(site, notice)
+    finally:
+        scene.database.parent.chmod(0o755)
+        scene.database.chmod(0o644)
+    yield
+
+
+@contextlib.contextmanager
+def _server_refuses_writes(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
+    assert scene.server is not None
+    if scene.backend == "postgresql":
+        on, off = "ALTER SYSTEM SET default_transaction_read_only = on", "ALTER SYSTEM RESET ALL"
+        reload = ["SELECT pg_reload_conf()"]
+    else:
+        on, off, reload = "SET GLOBAL read_only = 1", "SET GLOBAL read_only = 0", []
+    for statement in (on, *reload):
+        scene.server.execute(statement)
+    try:
+        _is_told(site, notice)
+    finally:
+        for statement in (off, *reload):
+            scene.server.execute(statement)
+    yield
+
+
+@contextlib.contextmanager
 def _close_folder(scene: DiskScene, site: Site, notice: str) -> Iterator[None]:
     scene.runs.chmod(0)
     try:
@@ -325,6 +379,15 @@ CASES = {
     "the server's disk": DiskCase(_server_on_a_disk, _ON_SERVER_DISK, _SERVER_FULL, backends=_SERVERS),
     "the server's write-ahead log": DiskCase(
         _server_on_a_disk, _server_log_full, _STORE_AWAY, backends=("postgresql",)
+    ),
+    "the database's files read-only": DiskCase(
+        _nothing_on_a_disk, _freeze_database, "disk I/O error", backends=("sqlite",)
+    ),
+    "the database without permission": DiskCase(
+        _nothing_on_a_disk, _close_database, "", _CLOSED_TO_ROOT, backends=("sqlite",)
+    ),
+    "the server read-only": DiskCase(
+        _server_of_its_own, _server_refuses_writes, "accepts no writes now", backends=_SERVERS
     ),
     "the module's own files": DiskCase(_scratch_on_a_disk, _scratch_full, _NO_SPACE),
     "checkpoints read-only": DiskCase(_nothing_on_a_disk, _read_only, "Read-only file system"),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterator
+from ipaddress import ip_address
 from pathlib import Path
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tempopt.server import checkpoints as checkpoint_routes
 from tempopt.server import files
@@ -77,3 +82,23 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints go through the server in pieces of 1000 bytes."""
     for module in (checkpoint_routes, files):
         monkeypatch.setattr(module, "PIECE", 1000)
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """Files with a certificate for 127.0.0.1, signed by itself, and its private key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
+    certificate = (
+        x509.CertificateBuilder(
+            name, name, key.public_key(), x509.random_serial_number(), now - day, now + day
+        )
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    files = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    files[0].write_bytes(certificate.public_bytes(pem))
+    files[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return files

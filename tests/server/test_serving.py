@@ -6,10 +6,13 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -26,10 +29,10 @@ def serve(tmp_path: Path) -> Iterator[object]:
     """Return what starts ``tempopt serve`` with more words, in a folder of its own."""
     processes: list[Process] = []
 
-    def start(*words: str) -> Process:
+    def start(*words: str, prefix: tuple[str, ...] = ()) -> Process:
         env_vars = {name: value for name, value in os.environ.items() if not name.startswith("TEMPOPT_")}
         process = subprocess.Popen(
-            [sys.executable, "-m", "tempopt", "serve", *words],
+            [*prefix, sys.executable, "-m", "tempopt", "serve", *words],
             cwd=tmp_path,
             env={**env_vars, "XDG_CONFIG_HOME": str(tmp_path / "config")},
             stdout=subprocess.PIPE,
@@ -76,6 +79,25 @@ def test_it_prints_the_first_token_once_and_ends_well_when_it_is_told_to(
     assert _url(second_process)[1] == ""
     with open_store(f"sqlite:///{tmp_path / 'tempopt.db'}") as store:
         assert [token_row.name for token_row in store.tokens()] == ["admin"]
+
+
+@pytest.mark.long
+def test_handshakes_that_are_not_finished_leave_descriptors_for_others(
+    serve: object, certificate: tuple[Path, Path]
+) -> None:
+    files = ("--certificate", str(certificate[0]), "--key", str(certificate[1]))
+    prefix = ("sh", "-c", 'ulimit -n 400; exec "$@"', "sh")
+    process = serve("--port", "0", *files, prefix=prefix)  # type: ignore[operator]
+    url, token = _url(process)
+    address = urlsplit(url)
+    headers, context = {"authorization": f"Bearer {token}"}, ssl.create_default_context(cafile=certificate[0])
+    with ExitStack() as connections:
+        for _ in range(500):
+            connections.enter_context(socket.create_connection((address.hostname, address.port)))
+        assert httpx.get(f"{url}/api/me", headers=headers, verify=context, timeout=30).status_code == 200
+        process.send_signal(signal.SIGTERM)
+        err = process.communicate(timeout=240)[1]
+    assert process.returncode == 0 and "Traceback" not in err
 
 
 def _serve_refusal(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> str:
