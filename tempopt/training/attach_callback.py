@@ -152,7 +152,7 @@ class AttachCallback(TemperatureCallback):
             with torch.compiler.set_stance("force_eager"):
                 compute_loss = batch_loss(trainer, pl_module, batch)
                 attachment.try_test(compute_loss)
-                if attachment.tested and self.layers == "auto":
+                if self.layers == "auto":
                     attachment.refuse_missed(compute_loss)
         if not attachment.tested:
             rank_zero_warn(

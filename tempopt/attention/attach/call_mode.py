@@ -333,10 +333,13 @@ class CallMode(TorchFunctionMode):
         self._state.note_active(self._binding.name)
 
     def _refuse(self, problem: str) -> None:
+        pattern_source = "in the example that its temperature was attached with"
+        if self._pattern.num_fused is None:
+            pattern_source = "its code shows"
         raise AttachError(
-            f'"{self._binding.name}" attends otherwise than in the example that its temperature was attached '
-            f"with. {problem} Attach with an example that runs it as here, as in attach(model, parameters, "
-            "example=lambda: model(batch))."
+            f'"{self._binding.name}" attends otherwise than {pattern_source}. {problem} Attach with an '
+            "example that runs it as here, as in attach(model, parameters, example=lambda: model(batch)). If "
+            "its calls differ from batch to batch, leave the layer out (layers=[...] takes patterns)."
         )
 
     def _count_fused_call(self) -> None:
