@@ -284,8 +284,8 @@ def test_attention_that_its_code_does_not_show_is_refused_once_a_forward_shows_i
     attachment = attach(model, {"entropy_lambda": 0.1})
     assert attachment.layers == ["0.self_attn"]
     with pytest.raises(AttachError, match='"1" attends, and has no temperature'):
-        attachment.refuse_missed(lambda: model(x))
-    attachment.refuse_missed(lambda: model[0](x))
+        attachment.try_test(lambda: model(x), is_whole=True)
+    attachment.try_test(lambda: model[0](x), is_whole=True)
 
 
 def unclear(x: Tensor) -> Tensor:
@@ -309,9 +309,9 @@ def test_attention_outside_of_modules_is_refused_once_a_forward_shows_it(attend:
     model = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
     x = torch.randn(3, 5, WIDTH)
     attachment = attach(model, {"temperature_init": 2.0})
-    attachment.refuse_missed(lambda: model(x))
+    attachment.try_test(lambda: model(x), is_whole=True)
     with pytest.raises(AttachError, match=rf"{reason}.*layers="):
-        attachment.refuse_missed(lambda: attend(model(x)))
+        attachment.try_test(lambda: attend(model(x)), is_whole=True)
 
 
 @pytest.mark.parametrize("layers", ["auto", ["attention"], ["*"]])

@@ -232,42 +232,33 @@ class Attachment:
         """
         self._test(forward, thorough=True)
 
-    def try_test(self, forward: Forward) -> None:
+    def try_test(self, forward: Forward, *, is_whole: bool = False) -> None:
         """Prove by a quicker test that temperatures act as they should; ``not_tested`` says if it cannot.
 
         It runs without gradients, and does not look at layers one by one.
 
         Args:
             forward: As for :meth:`self_test`.
+            is_whole: Whether all attention of the forward has to have a temperature.
 
         Raises:
-            AttachError: if one acts otherwise than it should, or the model was detached.
+            AttachError: if one acts otherwise than it should, attention has none, or the model was detached.
         """
         try:
+            if is_whole:
+                self.refuse_missed(forward)
             self._test(forward, thorough=False)
         except UnfitError as error:
             self.not_tested = str(error)
         except AttachError:
             raise
         except Exception as error:
-            self.not_tested = _does_not_run(error)
+            self.not_tested = f"The model does not run there ({type(error).__name__}: {error})."
 
     def refuse_missed(self, forward: Forward) -> None:
-        """Refuse attention of a forward that has no temperature; a forward that fails shows none.
-
-        Args:
-            forward: As for :meth:`self_test`.
-
-        Raises:
-            AttachError: if there is some.
-        """
-        try:
-            with self._state.by_temperature_alone():
-                refuse_missed(self._model, self.layers, forward)
-        except AttachError:
-            raise
-        except Exception as error:
-            self.not_tested = _does_not_run(error)
+        """Refuse attention of a forward that has no temperature, by AttachError; forward as there."""
+        with self._state.by_temperature_alone():
+            refuse_missed(self._model, self.layers, forward)
 
     def _test(self, forward: Forward, *, thorough: bool) -> None:
         self._require_attached()
@@ -322,10 +313,6 @@ class Attachment:
     def _require_attached(self) -> None:
         if not self._state.attached:
             raise AttachError("The model was detached, so no temperature can be set. Attach it again.")
-
-
-def _does_not_run(error: Exception) -> str:
-    return f"The model does not run there ({type(error).__name__}: {error})."
 
 
 def attach(
