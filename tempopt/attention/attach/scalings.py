@@ -228,7 +228,7 @@ def _is_same_by_hand(
     changes: Sequence[Scaling],
 ) -> bool | None:
     """Return whether the output of a forward is the same by hand, None if nothing can be told."""
-    values = state.values
+    num_layers = len(state.values)
     parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     eps = max(torch.finfo(parameter.dtype).eps for parameter in parameters)
 
@@ -237,13 +237,10 @@ def _is_same_by_hand(
             with preserve_rng_state({parameter.device for parameter in parameters}):
                 return list(tensors(forward()))
 
-    try:
-        with preserve_model_state(model), state.by_temperature_alone():
-            state.set_values([1.0 / _PROBE] * len(values))
-            tempered = run()
-            state.set_values([1.0] * len(values))
-            plain = run()
-            with write_temporarily([change.at(1.0 / _PROBE) for change in changes]):
-                return same_outputs(run, plain, tempered, eps)
-    finally:
-        state.set_values(values)
+    with preserve_model_state(model), state.by_temperature_alone():
+        state.set_values([1.0 / _PROBE] * num_layers)
+        tempered = run()
+        state.set_values([1.0] * num_layers)
+        plain = run()
+        with write_temporarily([change.at(1.0 / _PROBE) for change in changes]):
+            return same_outputs(run, plain, tempered, eps)
