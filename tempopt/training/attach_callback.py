@@ -17,7 +17,8 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 from tempopt.attention.attach.attachment import Attachment, attach_untested
 from tempopt.attention.attach.checkpoints import load_as_trained, put_beside, put_in_weights, take_out
-from tempopt.attention.attach.scalings import Scaling, scalings
+from tempopt.attention.attach.query_weights import Scaling
+from tempopt.attention.attach.scalings import scalings
 from tempopt.errors import AttachError, SpecError
 from tempopt.run_handle import RunParams
 from tempopt.temperature import CONTROL_PARAMETERS, TEMPERATURE_PARAMETERS, ControlParameters
@@ -151,9 +152,7 @@ class AttachCallback(TemperatureCallback):
         if _can_test(trainer, pl_module):
             with torch.compiler.set_stance("force_eager"):
                 compute_loss = batch_loss(trainer, pl_module, batch)
-                attachment.try_test(compute_loss)
-                if attachment.tested and self.layers == "auto":
-                    attachment.refuse_missed(compute_loss)
+                attachment.try_test(compute_loss, is_whole=self.layers == "auto")
         if not attachment.tested:
             rank_zero_warn(
                 "Whether the attached temperatures act as they should was not tested on the first batch. "

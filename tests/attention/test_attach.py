@@ -214,8 +214,9 @@ def test_a_router_that_is_named_has_a_temperature_and_attention_alone_otherwise(
         assert attachment.layers == ["router"]
         torch.testing.assert_close(model(x), by_hand(x))
         assert (model(x) - plain).abs().max() > 1e-3
-    with attach(model, {}, example=lambda: model(x)) as attachment:
-        assert attachment.layers == ["attention"]
+    for patterns in ("auto", ["*"]):
+        with attach(model, {}, layers=patterns, example=lambda: model(x)) as attachment:
+            assert attachment.layers == ["attention"]
     for layers in (["router"], ["attention", "router"]):
         with pytest.raises(AttachError, match="A pattern in layers|No attention was found"):
             attach(model, {}, layers=layers)

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from tempopt.attention.attach.attachment import attach
 from tempopt.errors import AttachError
@@ -282,9 +283,47 @@ def test_attention_that_its_code_does_not_show_is_refused_once_a_forward_shows_i
     x = torch.randn(3, 5, WIDTH)
     attachment = attach(model, {"entropy_lambda": 0.1})
     assert attachment.layers == ["0.self_attn"]
-    with pytest.raises(AttachError, match='"1" makes attention weights to which no temperature is attached'):
-        attachment.refuse_missed(lambda: model(x))
-    attachment.refuse_missed(lambda: model[0](x))
+    with pytest.raises(AttachError, match='"1" attends, and has no temperature'):
+        attachment.try_test(lambda: model(x), is_whole=True)
+    attachment.try_test(lambda: model[0](x), is_whole=True)
+
+
+def unclear(x: Tensor) -> Tensor:
+    """Return attention whose weights go into a sum instead of a product."""
+    return ((x @ x.mT).softmax(-1)[..., None] * x[:, None]).sum(2)
+
+
+@pytest.mark.parametrize(
+    ("attend", "reason"),
+    [
+        (lambda x: F.scaled_dot_product_attention(x, x, x), "outside of the forward of every module"),
+        (attend_elsewhere, "outside of the forward of every module"),
+        (lambda x: (x @ x.mT).exp() @ x, "makes weights of a matrix product by exp"),
+        (lambda x: flex_attention(*[x[:, None]] * 3), "attends by flex_attention"),
+        (unclear, "may be attention or not"),
+    ],
+    ids=["fused", "written", "exponentials", "flex", "sum"],
+)
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_attention_outside_of_modules_is_refused_once_a_forward_shows_it(attend: Any, reason: str) -> None:
+    model = nn.TransformerEncoderLayer(WIDTH, HEADS, batch_first=True)
+    x = torch.randn(3, 5, WIDTH)
+    attachment = attach(model, {"temperature_init": 2.0})
+    attachment.try_test(lambda: model(x), is_whole=True)
+    with pytest.raises(AttachError, match=rf"{reason}.*layers="):
+        attachment.try_test(lambda: attend(model(x)), is_whole=True)
+
+
+@pytest.mark.parametrize("layers", ["auto", ["attention"], ["*"]])
+def test_weights_that_are_exponentials_are_refused_with_that_reason(layers: Any) -> None:
+    class Exponentials(UnusualAttention):
+        def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            weights = (q @ k.mT / self.tau).exp()
+            return weights / weights.sum(-1, keepdim=True) @ v
+
+    model, x = nn.ModuleDict({"attention": Exponentials()}), torch.randn(3, 5, WIDTH)
+    with pytest.raises(AttachError, match='"attention" makes weights of a matrix product by exp'):
+        attach(model, {}, layers=layers, example=lambda: model["attention"](x))
 
 
 @pytest.mark.parametrize(

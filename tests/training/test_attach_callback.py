@@ -381,3 +381,18 @@ def test_a_first_batch_that_tells_nothing_is_reported(fit_stock: Any, toys: Any)
     with pytest.warns(UserWarning, match="not tested on the first batch.*different outputs"):
         fit_stock(callback, model=Drawing(), steps=1)
     assert not callback.attachment.tested  # type: ignore[union-attr]
+
+
+def test_attention_of_a_training_step_outside_of_modules_is_refused_though_nothing_is_tested(
+    fit_stock: Any, toys: Any
+) -> None:
+    class Attending(toys.Stock):
+        generator = torch.Generator().manual_seed(0)
+
+        def loss(self, batch: Any) -> Any:
+            items = torch.nn.functional.scaled_dot_product_attention(batch[0], batch[0], batch[0])
+            items = items + torch.randn(items.shape, generator=self.generator)
+            return super().loss((items, batch[1]))
+
+    with pytest.raises(AttachError, match="outside of the forward of every module"):
+        fit_stock(AttachCallback(PLAN), model=Attending(), steps=1)

@@ -232,18 +232,21 @@ class Attachment:
         """
         self._test(forward, thorough=True)
 
-    def try_test(self, forward: Forward) -> None:
+    def try_test(self, forward: Forward, *, is_whole: bool = False) -> None:
         """Prove by a quicker test that temperatures act as they should; ``not_tested`` says if it cannot.
 
         It runs without gradients, and does not look at layers one by one.
 
         Args:
             forward: As for :meth:`self_test`.
+            is_whole: Whether all attention of the forward has to have a temperature.
 
         Raises:
-            AttachError: if one acts otherwise than it should, or the model was detached.
+            AttachError: if one acts otherwise than it should, attention has none, or the model was detached.
         """
         try:
+            if is_whole:
+                self.refuse_missed(forward)
             self._test(forward, thorough=False)
         except UnfitError as error:
             self.not_tested = str(error)
@@ -253,14 +256,7 @@ class Attachment:
             self.not_tested = f"The model does not run there ({type(error).__name__}: {error})."
 
     def refuse_missed(self, forward: Forward) -> None:
-        """Refuse attention of a forward that has no temperature.
-
-        Args:
-            forward: As for :meth:`self_test`.
-
-        Raises:
-            AttachError: if there is some.
-        """
+        """Refuse attention of a forward that has no temperature, by AttachError; forward as there."""
         with self._state.by_temperature_alone():
             refuse_missed(self._model, self.layers, forward)
 
@@ -274,15 +270,17 @@ class Attachment:
         for name, _, binding in bindings(self._model):
             if binding.state is self._state and not binding.pattern.has_heads:
                 reason = (
-                    "it was attached to by its code, which does not show it"
-                    if binding.pattern.num_fused is None
-                    else "in the example it attends without one, in several calls, with heads and something "
-                    "else in one dimension, or mixes heads before its softmax"
+                    "in the example it attends without one, in several calls, with heads and something else "
+                    "in one dimension, or mixes heads before its softmax. Give"
                 )
+                if binding.pattern.num_fused is None:
+                    reason = (
+                        "it was attached to by its code, which does not show it. Attach with an example, as "
+                        "in attach(model, parameters, example=lambda: model(batch)), give"
+                    )
                 raise AttachError(
-                    f'Which dimension of "{name}" is that of heads cannot be told: {reason}. So its heads '
-                    "cannot differ. Attach with an example, as in attach(model, parameters, example=lambda: "
-                    'model(batch)), give head_pattern="uniform" and local_share=0.0, or leave the layer out.'
+                    f'The heads of "{name}" cannot differ: which dimension is that of heads cannot be told, '
+                    f'for {reason} head_pattern="uniform" and local_share=0.0, or leave the layer out.'
                 )
 
     def _refuse_at_softmax(self, plan: TemperaturePlan, entropy: EntropyParameters) -> None:
@@ -295,24 +293,22 @@ class Attachment:
             "normaliser": plan.normaliser.name != NEUTRAL["normaliser"],
             "entropy_lambda": entropy.has_term,
         }
-        for name, _, binding in bindings(self._model) if any(options.values()) else ():
-            for softmax in binding.pattern.softmaxes if binding.state is self._state else ():
-                refused = [
-                    option
-                    for option, is_given in (options if softmax.obstacle else bare_options).items()
-                    if is_given and softmax.is_attention and (softmax.obstacle or not softmax.is_bare)
-                ]
-                if refused:
-                    reason = softmax.obstacle or (
-                        "it adds to its logits, or caps them, and which keys a query sees is only known "
-                        "after that"
-                    )
-                    neutral = ", ".join(f"{option}={NEUTRAL.get(option, 0.0)!r}" for option in refused)
-                    raise AttachError(
-                        f'{" and ".join(refused)} cannot be attached to "{name}": {reason}. Have it call '
-                        f"torch.nn.functional.scaled_dot_product_attention with the mask, give {neutral}, or "
-                        "leave the layer out (layers=[...] takes patterns)."
-                    )
+        for name, _, binding in bindings(self._model):
+            softmaxes = [softmax for softmax in binding.pattern.softmaxes if softmax.is_attention]
+            reason = next((softmax.obstacle for softmax in softmaxes if softmax.obstacle), "")
+            allowed = () if reason else options.keys() - bare_options.keys()
+            if not all(softmax.is_bare for softmax in softmaxes):
+                reason = (
+                    reason or "it adds to its logits, or caps them: only then is known which keys are seen"
+                )
+            refused = [option for option, is_given in options.items() if is_given and option not in allowed]
+            if reason and refused:
+                neutral = ", ".join(f"{option}={NEUTRAL[option]!r}" for option in refused)
+                raise AttachError(
+                    f'{" and ".join(refused)} cannot be attached to "{name}": {reason}. Have it call '
+                    f"torch.nn.functional.scaled_dot_product_attention with the mask, give {neutral}, or "
+                    "leave the layer out (layers=[...] takes patterns)."
+                )
 
     def _require_attached(self) -> None:
         if not self._state.attached:
@@ -346,7 +342,8 @@ def attach(
         parameters: The plan; also as a mapping of temperature parameters by name.
         layers: ``"auto"`` for all modules that attend, or patterns as in ``fnmatch`` (``*`` matches dots
             too). A pattern takes a module that it matches, or one inside of which or around which it matches
-            a module, as its query projection.
+            a module, as its query projection. A linear map before a softmax, as of a router, is taken by a
+            pattern that matches no module around it.
         example: A forward that shows which calls are attention, and that :meth:`Attachment.self_test` is run
             on. ``auto`` takes the inputs that the model names itself (``example_input_array`` of Lightning,
             ``dummy_inputs`` of transformers, images of the size in its configuration) with a quicker test:

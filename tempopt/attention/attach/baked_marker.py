@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from tempopt.attention.attach.call_mode import binding_of
+from tempopt.attention.attach.outputs import enclosing_modules
 from tempopt.errors import AttachError
 
 MARK = "tempopt_baked"
@@ -146,13 +147,9 @@ def _noticing(load: Callable[..., Any]) -> Callable[..., Any]:
 
 def _is_tempered(model: nn.Module, name: str) -> bool:
     """Whether a temperature is attached to a module of that name, or to one that it is in."""
-    lineage = [model]
-    for part in name.split(".") if name else ():
-        module = lineage[-1]._modules.get(part)
-        if module is None:
-            return False
-        lineage.append(module)
-    return any(binding_of(ancestor) is not None for ancestor in lineage)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    enclosing = enclosing_modules(name, modules) if name in modules else ()
+    return any(binding_of(modules[enclosing_name]) is not None for enclosing_name in enclosing)
 
 
 def _take_over(model: nn.Module, metadata: Mapping[str, Mapping[str, Any]]) -> None:

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from tempopt.attention.attach.call_state import CallState, LayerNumbers, Numbers
 from tempopt.attention.attach.multihead import compute_logits, multi_head_attention
 from tempopt.attention.functional.attention import temper_query, tempered_attention
-from tempopt.attention.functional.entropy import add_to_gradient, attention_and_term, logits_term
+from tempopt.attention.functional.entropy import add_to_gradient, logits_term, regularised_attention
 from tempopt.attention.functional.local_heads import NearKeys, local_attention, local_mask, near_keys
 from tempopt.attention.functional.logits import AttentionOptions, above_lowest, visible, wide_type
 from tempopt.attention.functional.normalisers import normalised_weights
@@ -333,10 +333,13 @@ class CallMode(TorchFunctionMode):
         self._state.note_active(self._binding.name)
 
     def _refuse(self, problem: str) -> None:
+        pattern_source = "in the example that its temperature was attached with"
+        if self._pattern.num_fused is None:
+            pattern_source = "its code shows"
         raise AttachError(
-            f'"{self._binding.name}" attends otherwise than in the example that its temperature was attached '
-            f"with. {problem} Attach with an example that runs it as here, as in attach(model, parameters, "
-            "example=lambda: model(batch))."
+            f'"{self._binding.name}" attends otherwise than {pattern_source}. {problem} Attach with an '
+            "example that runs it as here, as in attach(model, parameters, example=lambda: model(batch)). If "
+            "its calls differ from batch to batch, leave the layer out (layers=[...] takes patterns)."
         )
 
     def _count_fused_call(self) -> None:
@@ -400,8 +403,8 @@ class CallMode(TorchFunctionMode):
         q = self._temper_query(q, k, options)
         if self._has_term():
             valid_BQ = self._unpadded_queries(q, k, options)
-            term_options = self._term_options(q)
-            return self._add_term(*attention_and_term(q, k, v, options, **term_options, valid_BQ=valid_BQ))
+            term_options = {**self._term_options(q), "average": self._average}
+            return regularised_attention(q, k, v, options, **term_options, valid_BQ=valid_BQ)
         return FUSED(q, k, v, **options.keywords, enable_gqa=q.shape[1] != k.shape[1])
 
     def attend_multihead(self, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
@@ -550,7 +553,7 @@ class CallMode(TorchFunctionMode):
         if not isinstance(self._module, nn.MultiheadAttention):
             valid_BQ = self._self_visible_queries(visible_BHQK, *logits_BHQK.shape[-2:])
         term = logits_term(logits_BHQK, visible_BHQK, **self._term_options(logits_BHQK), valid_BQ=valid_BQ)
-        return self._add_term(weights, term)
+        return add_to_gradient(weights, self._average(term))
 
     # ---- both forms of attention
 
@@ -562,12 +565,12 @@ class CallMode(TorchFunctionMode):
             self._binding.numbers.calls.is_unseen = True
         return torch.is_grad_enabled()
 
-    def _add_term(self, x: Tensor, term: Tensor) -> Tensor:
-        """Return ``x`` with the gradient of a call's entropy term, by the calls of the layer in this step."""
+    def _average(self, term: Tensor) -> Tensor:
+        """Return the entropy term of a call as its part of the mean over the calls of the layer in a step."""
         expected = self._pattern.num_calls * self._pattern.num_forwards
         if torch.compiler.is_compiling():
-            return add_to_gradient(x, term, weight=1.0 / expected)
-        return add_to_gradient(x, self._binding.numbers.calls.average(term, expected))
+            return term / expected
+        return self._binding.numbers.calls.average(term, expected)
 
     def _numbers(self, q: Tensor) -> Numbers:
         return self._state.numbers(self._binding.numbers, q)

@@ -194,8 +194,9 @@ class CallState:
 
     @contextmanager
     def by_temperature_alone(self) -> Iterator[None]:
-        """Leave out, for a while, whatever else is attached."""
-        names = ("length_scaling", "normaliser", "entropy", "local", "heads")
+        """Leave out, for a while, whatever else is attached; temperatures are afterwards as before."""
+        names = ("length_scaling", "normaliser", "entropy", "local", "heads", "active")
+        values = self.values
         pattern, settings = self.head_factors.pattern, {name: getattr(self, name) for name in names}
         self.length_scaling, self.normaliser = NoLengthScaling(), SoftmaxNormaliser.name
         self.entropy, self.local, self.heads = EntropyParameters(), _NO_LOCAL_HEADS, None
@@ -205,6 +206,7 @@ class CallState:
         finally:
             vars(self).update(settings)
             self.head_factors.use(pattern)
+            self.set_values(values)
 
     def numbers(self, layer: LayerNumbers, q: Tensor) -> Numbers:
         """Return the numbers of one layer on the device of its query, in its wide type."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from tempopt.attention.attach.attachment import Attachment, Example, attach_layers
 from tempopt.attention.attach.baked_marker import BESIDE, mark_state, marked_temperatures, unmark_state
 from tempopt.attention.attach.number_path import find_number
-from tempopt.attention.attach.scalings import Scaling
+from tempopt.attention.attach.query_weights import Scaling
 from tempopt.attention.attach.weights import BAKED, REMEDY, kind_of, load_folder, load_state, read_file
 from tempopt.errors import AttachError, UsageError
 

@@ -13,7 +13,7 @@ import itertools
 import re
 import types
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -37,13 +37,13 @@ from tempopt.attention.attach.call_mode import (
     are_matrices,
     operands_of,
 )
+from tempopt.attention.attach.example_inputs import Forward
 from tempopt.attention.attach.feature_tracer import FeatureTracer
-from tempopt.attention.attach.outputs import iter_nested_tensors
+from tempopt.attention.attach.outputs import around, iter_nested_tensors
 from tempopt.attention.attach.preserve_state import force_eager, preserve_model_state, preserve_rng_state
 from tempopt.attention.functional.logits import visible
 from tempopt.errors import AttachError
 
-Forward = Callable[[], Any]
 Layers = Sequence[str] | Literal["auto"]
 AS_TEMPERED_MODULE = "write the module as a tempopt.TemperedModule whose attention calls self.attend"
 
@@ -79,6 +79,7 @@ _PRODUCT_NAMES = frozenset({"matmul", "bmm", "baddbmm", "einsum"})
 _EAGER = "eager_attention_forward"
 _MOST_NAMED = 8
 _OUTSIDE = "what calls the model"
+_NAME_LAYERS = "name the layers that are to have a temperature (layers=[...])"
 
 
 class NeedsExampleError(AttachError):
@@ -93,13 +94,11 @@ class AttentionLayer:
         name: Its name in the model, as in ``named_modules``.
         module: The module.
         pattern: Its attention calls.
-        ran: Whether a forward was seen in which it attended.
     """
 
     name: str
     module: nn.Module
     pattern: CallPattern
-    ran: bool
 
     def is_inside(self, outer_layer: AttentionLayer) -> bool:
         """Return whether it is a part of another module that attends."""
@@ -116,7 +115,8 @@ def discover(
         model: Any module; not changed.
         layers: ``"auto"`` for all, or patterns as in ``fnmatch``. A pattern takes a module that it matches,
             or one inside of which or around which it matches a module, as its query projection. Of linear
-            maps it takes those whose output the forward shows to go into a softmax, as routers have.
+            maps it takes those whose output the forward shows to go into a softmax, as routers have, if it
+            matches no module around them.
         forward: Runs the model on some batch; it is looked into. None goes by the code of the modules,
             which finds ``nn.MultiheadAttention``, and fused attention in modules without matrix products.
         needs_all: Whether a pattern is refused that matches nothing in the forward.
@@ -137,7 +137,7 @@ def discover(
     fused_names = _find_by_code(model, asks=is_whole and forward is None)
     patterns = trace.patterns()
     known_layers = [
-        AttentionLayer(name, module, patterns.get(name) or _code_pattern(module), name in patterns)
+        AttentionLayer(name, module, patterns.get(name) or _code_pattern(module))
         for name, module in model.named_modules()
         if name in patterns or (name in fused_names and name not in trace.ran)
     ]
@@ -146,7 +146,7 @@ def discover(
         selected, unmatched = known_layers, []
     else:
         gates = [
-            AttentionLayer(name, module, CallPattern(is_gate=True), ran=True)
+            AttentionLayer(name, module, CallPattern(is_gate=True))
             for name, module in model.named_modules()
             if name in trace.gates
         ]
@@ -160,32 +160,36 @@ def discover(
 
 
 def refuse_missed(model: nn.Module, names: Container[str], forward: Forward) -> None:
-    """Refuse attention in a forward of an attached model that is in none of its layers.
+    """Refuse attention, or what may be some, in a forward of an attached model that is in none of its layers.
 
     Raises:
         AttachError: if there is some.
     """
-    for call in _trace_forward(model, forward).calls:
-        makes_weights = call.owner is not None or (call.kind == "other" and call.feeds_product)
-        if makes_weights and not any(frame.name in names for frame in call.frames):
+    trace = _trace_forward(model, forward)
+    trace.refuse_unclear(names)
+    trace.refuse_bent(names)
+    for call in trace.calls:
+        if call.owner is not None and not call.is_in(names):
             raise AttachError(
-                f'"{call.frames[-1].name}" makes attention weights to which no temperature is attached: its '
-                "code does not show them. Attach with an example, as in attach(model, parameters, "
-                "example=lambda: model(batch)), or name the layers that are to have one (layers=[...])."
+                f'"{call.owner.name}" attends, and has no temperature: its code does not show it. Name the '
+                f'layers that are to have one (layers=[...]), with "{call.owner.name}" or without it.'
             )
-
-
-def lineage(name: str) -> list[str]:
-    """Return the name and the names of all that it is in: ``a.b.c``, ``a.b``, ``a``."""
-    parts = name.split(".")
-    return [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
 
 
 def _matches(layer: AttentionLayer, pattern: str) -> bool:
     if layer.pattern.is_gate:
-        return fnmatchcase(layer.name, pattern)
+        # a pattern of what it is in does not name it: the last map of a classifier is one, too
+        is_matched, *are_around_matched = [fnmatchcase(name, pattern) for name in around(layer.name)]
+        return is_matched and not any(are_around_matched)
     descendants = (f"{layer.name}.{name}" for name, _ in layer.module.named_modules() if name)
-    return any(fnmatchcase(name, pattern) for name in (*lineage(layer.name), *descendants))
+    return any(fnmatchcase(name, pattern) for name in (*around(layer.name), *descendants))
+
+
+def _made_otherwise(call: _Call) -> str:
+    return (
+        f'"{call.frames[-1].name}" makes weights of a matrix product by {call.bend}, which cannot be '
+        "tempered from outside: as attention it would stay at temperature 1."
+    )
 
 
 def _create_refusal(
@@ -197,10 +201,14 @@ def _create_refusal(
     has_forward: bool,
 ) -> AttachError:
     kind = type(model).__name__
-    opaque = "".join(
-        f' "{name}" attends by {kernel}, whose logits cannot be reached from outside.'
+    untempered = [
+        f'"{name}" attends by {kernel}, whose logits cannot be reached from outside.'
         for name, kernel in sorted(trace.opaque)
-    )
+    ]
+    untempered += [
+        _made_otherwise(call) for call in trace.calls if call.kind == "other" and call.feeds_product
+    ]
+    reasons = "".join(f" {reason}" for reason in dict.fromkeys(untempered))
     # a forward may show more
     error = AttachError if has_forward else NeedsExampleError
     if not has_forward:
@@ -209,15 +217,20 @@ def _create_refusal(
         names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
         return error(
             f"A pattern in layers={layers!r} matches none of the modules of {kind} that attend: {names}."
-            f"{opaque} Give patterns of those."
+            f"{reasons} Give patterns of those."
         )
-    problem = ", in the forward that was run" if has_forward else ", by its code"
+    source = "in the forward that was run" if has_forward else "by its code"
+    advice = (
+        "If that leaves attention out, give another example. Else "
+        if has_forward
+        else "Give an example that attends, as in attach(model, parameters, example=lambda: model(batch)), "
+        "or "
+    )
     return error(
-        f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
-        "scaled_dot_product_attention, nor a softmax (torch.softmax) whose input is made by a matrix product "
-        f"and whose output goes into one.{opaque} Give an example that attends, as in attach(model, "
-        f"parameters, example=lambda: model(batch)), or {AS_TEMPERED_MODULE} or divides its logits by "
-        "self.temperature(NAME) (register_temperature)."
+        f"No attention {'can be tempered' if reasons else 'was found'} in {kind}, {source}: neither "
+        "nn.MultiheadAttention nor a call of scaled_dot_product_attention, nor a softmax (torch.softmax) "
+        f"whose input is made by a matrix product and whose output goes into one.{reasons} {advice}"
+        f"{AS_TEMPERED_MODULE} or divides its logits by self.temperature(NAME) (register_temperature)."
     )
 
 
@@ -366,6 +379,10 @@ class _Call:
             return None
         return [frame for frame in self.frames if all(frame in p.frames for p in self.products)][-1]
 
+    def is_in(self, names: Container[str]) -> bool:
+        """Return whether it was made in a forward of one of these modules."""
+        return any(frame.name in names for frame in self.frames)
+
 
 @dataclass(slots=True)
 class _Origin:
@@ -427,34 +444,36 @@ class _Trace:
             frame.calls.append(call)
         return call
 
-    def refuse_unclear(self) -> None:
+    def refuse_unclear(self, tempered: Container[str] = ()) -> None:
         """Refuse to temper all attention where it is not clear what is attention.
 
+        Args:
+            tempered: Names of the layers that have a temperature, whose softmaxes are clear.
+
         Raises:
-            AttachError: if other kernels ran, or a softmax of products that goes into no product.
+            AttachError: if other kernels ran, attention is in no module, or a softmax of products goes into
+                no product.
         """
         for name, kernel in sorted(self.opaque):
             raise AttachError(
                 f'"{name}" attends by {kernel}, whose logits cannot be reached from outside: it would stay '
                 "at temperature 1 while the rest is tempered. Have it call scaled_dot_product_attention "
-                "(attach before it is scripted or exported), or name the layers that are to have a "
-                "temperature (layers=[...])."
+                f"(attach before it is scripted or exported), or {_NAME_LAYERS}."
             )
-        if _OUTSIDE in self.patterns():
-            raise AttachError(
-                "An attention is computed outside of the forward of every module, where no temperature can "
-                "be attached. Have a module of its own compute it in its forward."
-            )
-        for softmax in self.calls:
-            if softmax.kind == "other" and softmax.feeds_product:
+        for call in self.calls:
+            if call.is_in(tempered):
+                continue
+            if call.owner is not None and call.owner.name == _OUTSIDE:
                 raise AttachError(
-                    f'"{softmax.frames[-1].name}" makes weights of a matrix product by {softmax.bend}, which '
-                    "cannot be tempered from outside: as attention it would stay at temperature 1. Have it "
-                    "call softmax, or name the layers that are to have a temperature (layers=[...])."
+                    "An attention is computed outside of the forward of every module, as in a training step: "
+                    "no temperature can be attached there. Have a module of its own compute it in its "
+                    f"forward, or {_NAME_LAYERS}."
                 )
-            if softmax.is_certain and not softmax.feeds_product:
+            if call.kind == "other" and call.feeds_product:
+                raise AttachError(f"{_made_otherwise(call)} Have it call softmax, or {_NAME_LAYERS}.")
+            if call.is_certain and not call.feeds_product:
                 raise AttachError(
-                    f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
+                    f'"{call.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
                     "goes into no matrix product, so it may be attention or not. Name other layers to have a "
                     f"temperature (layers=[...]), or {AS_TEMPERED_MODULE}."
                 )
@@ -495,11 +514,11 @@ class _Trace:
         patterns: dict[str, CallPattern] = {}
         for owner in owners:
             pattern = _call_pattern(owner, owners)
-            other = patterns.get(owner.name, pattern)
-            if pattern != other:
+            previous = patterns.get(owner.name, pattern)
+            if pattern != previous:
                 # a bias of positions may be added in some of its calls
-                pattern, other = _without_bare(pattern), _without_bare(other)
-            if pattern != other:
+                pattern, previous = _without_bare(pattern), _without_bare(previous)
+            if pattern != previous:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
                     f"attention cannot be told from its other products. To have a temperature there, "
@@ -670,7 +689,8 @@ class _TraceMode(TorchFunctionMode):
     def _is_logit_mask(self, mask: Tensor) -> bool:
         # two masks that hide nothing in the example may hide other keys in training
         return mask.dtype == torch.bool and any(
-            mask is known or (bool(mask.any()) and torch.equal(mask, known)) for known in self._logit_masks
+            mask is logit_mask or (bool(mask.any()) and torch.equal(mask, logit_mask))
+            for logit_mask in self._logit_masks
         )
 
     def _is_key_factor(self, factor: Tensor) -> bool:

@@ -31,21 +31,49 @@ _VIEWS = frozenset(
 _SUMS = frozenset({"Add", "Sub"})
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPart:
-    """A part of a parameter to which queries are proportional.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaling:
+    """What a temperature makes of one parameter.
 
     Args:
+        layer: Name of the attention layer in the model.
         module: Module that owns the parameter.
-        name: Its name there.
-        query: True where it makes the query, broadcasting to it.
-        plus: What the module adds to it before it multiplies with it: 1 in some norms, else 0.
+        parameter: Its name there.
+        query: True where the parameter makes the query, broadcasting to it.
+        inverse: 1/temperature.
+        plus: What the module adds to the parameter before it multiplies with it: 1 in some norms, else 0.
     """
 
+    layer: str
     module: nn.Module
-    name: str
+    parameter: str
     query: Tensor
-    plus: float
+    inverse: float = 1.0
+    plus: float = 0.0
+
+    @property
+    def temperature(self) -> float:
+        """The temperature, without the last digits that its inverse has lost."""
+        return float(f"{1.0 / self.inverse:.12g}")
+
+    @property
+    def value(self) -> Tensor:
+        """The parameter, whether a temperature is attached or not."""
+        parameter = self.module._parameters[self.parameter]
+        assert parameter is not None
+        return parameter
+
+    def of(self, value: Tensor) -> Tensor:
+        """Return the scaled value of the parameter, rounded as an attached temperature rounds it."""
+        wide_dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
+        factor = torch.ones(self.query.shape, dtype=wide_dtype).masked_fill_(self.query, self.inverse)
+        factor = factor.to(value.device)
+        scaled_value = (value + self.plus) * factor - self.plus if self.plus else value * factor
+        return scaled_value.to(value.dtype)
+
+    def at(self, inverse: float) -> Scaling:
+        """Return the same for another temperature."""
+        return replace(self, inverse=inverse)
 
 
 class _RecordingMode(CallMode):
@@ -72,19 +100,22 @@ class _RecordingMode(CallMode):
         self._state.operands.append((self._binding.layer, query, key))
 
 
-def find_query_parts(model: nn.Module, state: CallState, forward: Forward) -> dict[int, list[QueryPart]]:
-    """Return what makes the queries of each layer, by its number.
+def find_scalings(
+    model: nn.Module, state: CallState, names: Mapping[int, str], forward: Forward
+) -> dict[int, list[Scaling]]:
+    """Return what makes the queries of each layer, by its number, at temperature 1.
 
     Args:
         model: An attached model; not changed.
         state: What its calls read.
+        names: Name of each layer by its number.
         forward: Runs it.
 
     Raises:
         AttachError: if the queries of a layer are not proportional to parameters, or to some that are shared.
     """
     owners = _owners(model)
-    parts: dict[int, dict[int, QueryPart]] = {}
+    scalings: dict[int, dict[int, Scaling]] = {}
     devices = {parameter.device for parameter in model.parameters()}
     with preserve_model_state(model), preserve_rng_state(devices), _gradients_of_all(model):
         state.operands.clear()
@@ -99,16 +130,18 @@ def find_query_parts(model: nn.Module, state: CallState, forward: Forward) -> di
             is_second = not tempered & first_ids and bool(untempered & first_ids)
             tempered |= sources[is_second].keys()
             untempered |= sources[not is_second].keys()
-            layer_parts = parts.setdefault(layer, {})
+            layer_scalings = scalings.setdefault(layer, {})
             if not any(sources):  # a mask that a product makes
                 continue
-            for part in _proportional_parts(factors[is_second], sources[is_second], owners):
-                key = id(part.module._parameters[part.name])
-                query = part.query | layer_parts[key].query if key in layer_parts else part.query
-                layer_parts[key] = replace(part, query=query)
+            name, query = names[layer], factors[is_second]
+            for scaling in _proportional_parts(name, query, sources[is_second], owners):
+                key = id(scaling.value)
+                if key in layer_scalings:
+                    scaling = replace(scaling, query=scaling.query | layer_scalings[key].query)
+                layer_scalings[key] = scaling
         state.operands.clear()
         del outputs
-    return {layer: list(layer_parts.values()) for layer, layer_parts in parts.items()}
+    return {layer: list(layer_scalings.values()) for layer, layer_scalings in scalings.items()}
 
 
 @contextmanager
@@ -165,8 +198,8 @@ def _kind(node: Any) -> str:
 
 
 def _proportional_parts(
-    query: Tensor, sources: Mapping[int, tuple[Tensor, float]], owners: Mapping[int, _Owners]
-) -> Iterator[QueryPart]:
+    layer: str, query: Tensor, sources: Mapping[int, tuple[Tensor, float]], owners: Mapping[int, _Owners]
+) -> Iterator[Scaling]:
     """Yield the parameters to which queries are proportional, in all of the rows that reach them."""
     parameters = [parameter for parameter, _ in sources.values()]
     generator = torch.Generator().manual_seed(0)
@@ -199,7 +232,8 @@ def _proportional_parts(
                 else f"Its query is made by a parameter that is shared by {names}. Give each its own."
             )
         _, module, key = owner[0]
-        yield QueryPart(module, key, _used_rows(module, gradient), plus)
+        rows = _used_rows(module, gradient)
+        yield Scaling(layer=layer, module=module, parameter=key, query=rows, plus=plus)
 
 
 def _used_rows(module: nn.Module, gradient: Tensor) -> Tensor:

@@ -5,10 +5,8 @@ How such weights are marked is decided in ``tempopt.attention.attach.baked_marke
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -21,7 +19,7 @@ from tempopt.attention.attach.call_state import CallState
 from tempopt.attention.attach.example_inputs import Forward, infer_example_inputs, infer_partial_inputs
 from tempopt.attention.attach.outputs import tensors
 from tempopt.attention.attach.preserve_state import copy_back, preserve_model_state, preserve_rng_state
-from tempopt.attention.attach.query_weights import find_query_parts
+from tempopt.attention.attach.query_weights import Scaling, find_scalings
 from tempopt.attention.attach.self_check import same_outputs
 from tempopt.errors import AttachError
 
@@ -34,51 +32,6 @@ AT_LOAD = (
 )
 # A temperature by which the outputs are compared.
 _PROBE = 3.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scaling:
-    """What a temperature makes of one parameter.
-
-    Args:
-        layer: Name of the attention layer in the model.
-        module: Module that owns the parameter.
-        parameter: Its name there.
-        query: True where the parameter makes the query, broadcasting to it.
-        inverse: 1/temperature.
-        plus: What the module adds to the parameter before it multiplies with it: 1 in some norms, else 0.
-    """
-
-    layer: str
-    module: nn.Module
-    parameter: str
-    query: Tensor
-    inverse: float = 1.0
-    plus: float = 0.0
-
-    @property
-    def temperature(self) -> float:
-        """The temperature, without the last digits that its inverse has lost."""
-        return float(f"{1.0 / self.inverse:.12g}")
-
-    @property
-    def value(self) -> Tensor:
-        """The parameter, whether a temperature is attached or not."""
-        parameter = self.module._parameters[self.parameter]
-        assert parameter is not None
-        return parameter
-
-    def of(self, value: Tensor) -> Tensor:
-        """Return the scaled value of the parameter, rounded as an attached temperature rounds it."""
-        wide_dtype = torch.float64 if value.dtype == torch.float64 else torch.float32
-        factor = torch.ones(self.query.shape, dtype=wide_dtype).masked_fill_(self.query, self.inverse)
-        factor = factor.to(value.device)
-        scaled_value = (value + self.plus) * factor - self.plus if self.plus else value * factor
-        return scaled_value.to(value.dtype)
-
-    def at(self, inverse: float) -> Scaling:
-        """Return the same for another temperature."""
-        return dataclasses.replace(self, inverse=inverse)
 
 
 def bake(
@@ -209,12 +162,13 @@ def _find(
         return [
             pair for layer, (name, module) in layers.items() for pair in _of_multihead(layer, name, module)
         ]
+    names = {layer: name for layer, (name, _) in layers.items()}
     inferred = (infer_example_inputs(model), infer_partial_inputs(model))
     for forward in inferred if example == "auto" else [example]:
         if forward is None:
             continue
         try:
-            parts = find_query_parts(model, state, forward)
+            scalings_by_layer = find_scalings(model, state, names, forward)
         except AttachError as error:
             raise AttachError(
                 f"The temperature cannot be written into the weights. {error} {AT_LOAD}"
@@ -224,22 +178,13 @@ def _find(
                 raise
             # on inputs that a person's model names, but does not run on, nothing can be told
             continue
-        changes = [
-            (
-                layer,
-                Scaling(
-                    layer=layers[layer][0],
-                    module=part.module,
-                    parameter=part.name,
-                    query=part.query,
-                    plus=part.plus,
-                ),
-            )
-            for layer, layer_parts in sorted(parts.items())
-            for part in layer_parts
-        ]
-        if parts.keys() != layers.keys():
+        if scalings_by_layer.keys() != layers.keys():
             continue
+        changes = [
+            (layer, change)
+            for layer, layer_scalings in sorted(scalings_by_layer.items())
+            for change in layer_scalings
+        ]
         is_same = _is_same_by_hand(model, state, forward, [change for _, change in changes])
         if is_same:
             return changes
@@ -283,7 +228,7 @@ def _is_same_by_hand(
     changes: Sequence[Scaling],
 ) -> bool | None:
     """Return whether the output of a forward is the same by hand, None if nothing can be told."""
-    values = state.values
+    num_layers = len(state.values)
     parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     eps = max(torch.finfo(parameter.dtype).eps for parameter in parameters)
 
@@ -292,13 +237,10 @@ def _is_same_by_hand(
             with preserve_rng_state({parameter.device for parameter in parameters}):
                 return list(tensors(forward()))
 
-    try:
-        with preserve_model_state(model), state.by_temperature_alone():
-            state.set_values([1.0 / _PROBE] * len(values))
-            tempered = run()
-            state.set_values([1.0] * len(values))
-            plain = run()
-            with write_temporarily([change.at(1.0 / _PROBE) for change in changes]):
-                return same_outputs(run, plain, tempered, eps)
-    finally:
-        state.set_values(values)
+    with preserve_model_state(model), state.by_temperature_alone():
+        state.set_values([1.0 / _PROBE] * num_layers)
+        tempered = run()
+        state.set_values([1.0] * num_layers)
+        plain = run()
+        with write_temporarily([change.at(1.0 / _PROBE) for change in changes]):
+            return same_outputs(run, plain, tempered, eps)

@@ -63,13 +63,8 @@ def self_test(
     Raises:
         AttachError: if a layer does not pass, or ``forward`` is not fit for the test.
     """
-    values = state.values
-    try:
-        with preserve_model_state(model), state.by_temperature_alone():
-            return _Test(model, state, names, forward).run(thorough=thorough)
-    finally:
-        state.active = None
-        state.set_values(values)
+    with preserve_model_state(model), state.by_temperature_alone():
+        return _Test(model, state, names, forward).run(thorough=thorough)
 
 
 def same_outputs(

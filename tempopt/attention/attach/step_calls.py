@@ -19,10 +19,10 @@ class _Step:
         self.calls: weakref.WeakSet[_Call] = weakref.WeakSet()
         self.num_calls = 0
 
-    def divide(self, call: _Call, expected: int, gradient: Tensor) -> Tensor:
+    def divide(self, call: _Call, min_calls: int, gradient: Tensor) -> Tensor:
         """Return the gradient of the term of one call, divided by the number of calls."""
         # calls whose graph is gone are no part of the loss, as those that a checkpoint makes again
-        self.num_calls = self.num_calls or max(len(self.calls), expected)
+        self.num_calls = self.num_calls or max(len(self.calls), min_calls)
         return gradient / self.num_calls
 
 
@@ -50,6 +50,6 @@ class StepCalls:
                 self._step = _Step()
             call = _Call()
             self._step.calls.add(call)
-            least = expected if self.is_unseen else 1
-            term.register_hook(functools.partial(self._step.divide, call, least))
+            min_calls = expected if self.is_unseen else 1
+            term.register_hook(functools.partial(self._step.divide, call, min_calls))
         return term

@@ -11,6 +11,7 @@ requires a gradient needs the (B, H, Q, K) matrix of logits.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -183,28 +184,9 @@ def regularised_attention(
     weight: Tensor | float,
     target: Tensor | float | None = None,
     valid_BQ: Tensor | None = None,
+    average: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return attention with the gradient of the entropy term attached, from one pass over the logits.
-
-    Arguments as for :func:`attention_and_term`.
-    """
-    out_and_term = attention_and_term(
-        q_BHQD, k_BHKD, v_BHKD, options, weight=weight, target=target, valid_BQ=valid_BQ
-    )
-    return add_to_gradient(*out_and_term)
-
-
-def attention_and_term(
-    q_BHQD: Tensor,
-    k_BHKD: Tensor,
-    v_BHKD: Tensor,
-    options: AttentionOptions,
-    *,
-    weight: Tensor | float,
-    target: Tensor | float | None = None,
-    valid_BQ: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Return attention and its :func:`entropy_penalty`, from one pass over the logits.
 
     Args:
         q_BHQD: Queries, tempered already.
@@ -216,12 +198,13 @@ def attention_and_term(
             scaler is used.
         target: As for :func:`entropy_penalty`.
         valid_BQ: True where a query is not padding; None if there is no padding. A mask over keys cannot
-        express it.
+            express it.
+        average: Returns what becomes of the term where several calls share it; None: nothing.
     """
     out_BHQD, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
     num_keys = _num_keys(q_BHQD, k_BHKD, options)
     term = entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
-    return out_BHQD, term
+    return add_to_gradient(out_BHQD, term if average is None else average(term))
 
 
 def entropy_term(
@@ -233,7 +216,7 @@ def entropy_term(
     target: Tensor | float | None = None,
     valid_BQ: Tensor | None = None,
 ) -> Tensor:
-    """Return :func:`entropy_penalty` of attention's entropy; arguments as :func:`attention_and_term`."""
+    """Return :func:`entropy_penalty` of attention's entropy; arguments as :func:`regularised_attention`."""
     _, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, None, options)
     num_keys = _num_keys(q_BHQD, k_BHKD, options)
     return entropy_penalty(entropy_BHQ, num_keys, weight=weight, target=target, valid_BQ=valid_BQ)
@@ -252,9 +235,9 @@ def logits_term(
     Args:
         logits_BHQK: Masked logits.
         visible_BHQK: True where a query sees a key by that mask.
-        weight: As for :func:`attention_and_term`, like the following arguments.
-        target: As for :func:`attention_and_term`.
-        valid_BQ: As for :func:`attention_and_term`.
+        weight: As for :func:`regularised_attention`, like the following arguments.
+        target: As for :func:`regularised_attention`.
+        valid_BQ: As for :func:`regularised_attention`.
     """
     num_keys = visible_BHQK.sum(dim=-1)
     is_empty = (num_keys == 0).unsqueeze(-1)
