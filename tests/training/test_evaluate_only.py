@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,23 @@ def test_what_holds_no_weights_is_refused_with_what_does(tmp_path: Path) -> None
             load_as_trained(TiedPair(), tmp_path / name)
         with pytest.raises(UsageError, match=message):
             load_checkpoint(TiedPair(), tmp_path / name)
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_objects_among_hyperparameters_are_left_out_and_not_run(tmp_path: Path) -> None:
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return shutil.copyfile, (__file__, str(tmp_path / "sprung"))
+
+    torch.manual_seed(0)
+    trained, path = TiedPair(), tmp_path / "trained.ckpt"
+    hyperparameters = {"backbone": nn.Linear(2, 2), "activation": torch.relu, "trap": Trap()}
+    torch.save({"state_dict": trained.state_dict(), "hyper_parameters": hyperparameters}, path)
+    for load in (load_as_trained, load_checkpoint):
+        model = TiedPair()
+        load(model, path)
+        expected = trained.state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in model.state_dict().items())
     assert not (tmp_path / "sprung").exists()
 
 

@@ -114,7 +114,8 @@ def load_checkpoint(
 
     Args:
         model: A model that was built as the one that was saved; changed.
-        path: The file or folder. It is read as data: nothing in it is executed.
+        path: The file or folder. It is read as data: nothing in it is executed, and objects among
+            hyperparameters are left out.
         example: As for :func:`tempopt.attach`, where temperatures are beside the weights. It may leave layers
             unused, as a forward of a student leaves its teacher; they are not tested, and where softmax is
             written out they stay at temperature 1.

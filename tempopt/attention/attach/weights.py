@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from tempopt.attention.attach.baked_marker import MARK, config_of, is_attached
 from tempopt.errors import AttachError, UsageError
@@ -66,13 +68,42 @@ def read_file(path: Path) -> dict[str, Any]:
     if kind_of(path) == "state dict":
         return {"state_dict": _read_safe(path)}
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        content = _read_without_objects(path)
     except Exception as error:
         raise UsageError(_unreadable(path, error)) from error
     state = content.get("state_dict", content) if isinstance(content, dict) else None
     if not isinstance(state, dict) or not any(isinstance(value, Tensor) for value in state.values()):
         raise UsageError(f"{path} holds no weights by name. {REMEDY}")
     return content if "state_dict" in content else {"state_dict": content}
+
+
+class _Omitted:
+    """Stands for an object in a checkpoint, whose code is not imported."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> _Omitted:
+        return super().__new__(cls)
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        pass
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+def _read_without_objects(path: Path) -> Any:
+    """Return the content of a file of torch, of which hyperparameters may be objects, as data.
+
+    Raises:
+        Exception: It cannot be read, or the weights are within objects.
+    """
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        with safe_globals([(_Omitted, name) for name in get_unsafe_globals_in_checkpoint(path)]):
+            content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
+            raise
+        return content
 
 
 def _read_safe(path: Path) -> dict[str, Tensor]:
