@@ -29,7 +29,7 @@ from tempopt.training.messages import CheckpointRef, RunRequest
 from tempopt.training.module_state import optimized_names, read_modes, regroup_parameters, restore_modes
 from tempopt.training.plain_data import brief, load_as_data
 from tempopt.training.ranks import ALONE, Ranks, StopSignals
-from tempopt.training.steps import current_step, total_steps
+from tempopt.training.steps import current_step, estimate_total_steps, resume_total_steps, total_steps
 
 _RUN, _STATE = "tempopt_run", "tempopt_loop"
 _WRITING = ".writing"
@@ -283,6 +283,7 @@ class CheckpointCallback(LightningCheckpoint):
         self._on_saved = on_saved
         self._due = False
         self._validated = False
+        self._total_steps = 0
         self._loaded: dict[str, Any] = {}
         self._modes: dict[str, list[str]] | None = None
         self._attributes: AttributeState | None = None
@@ -295,6 +296,7 @@ class CheckpointCallback(LightningCheckpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._restore(trainer, pl_module)
+        self._total_steps = total_steps(trainer)
         self._stop_signals.restart()
         internals.on_batch_over(
             trainer,
@@ -356,6 +358,7 @@ class CheckpointCallback(LightningCheckpoint):
             "metrics": {name: value.detach().cpu() for name, value in trainer.callback_metrics.items()},
             # a stop is delayed while min_epochs or min_steps are not reached
             "should_stop": trainer.should_stop,
+            "total_steps": self._total_steps,
             # hooks at the begin of an epoch set these, and are not called in its middle
             "accumulate_grad_batches": trainer.accumulate_grad_batches,
             "modes": self._modes or read_modes(pl_module),
@@ -379,6 +382,7 @@ class CheckpointCallback(LightningCheckpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         self._loaded = checkpoint[_STATE]
+        resume_total_steps(trainer, self._loaded["total_steps"])
 
     def _restore(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         state, self._loaded = self._loaded, {}
@@ -415,4 +419,4 @@ def _to_cpu(leaf: Any) -> Any:
 
 def _ends(trainer: L.Trainer) -> bool:
     stopping = trainer.should_stop and internals.may_stop_early(trainer)
-    return stopping or current_step(trainer) >= total_steps(trainer)
+    return stopping or current_step(trainer) >= estimate_total_steps(trainer)

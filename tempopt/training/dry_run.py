@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -40,9 +41,8 @@ from tempopt.temperature import (
 )
 from tempopt.training.build import check_space, prepare
 from tempopt.training.callbacks import seed_generators
-from tempopt.training.example_step import batch_loss, first_batch
+from tempopt.training.example_step import batch_loss
 from tempopt.training.gpu_memory import is_cuda_oom
-from tempopt.training.lightning_package import lightning_package
 from tempopt.training.messages import Channel, Evaluation, Finished, LocalChannel, RunRequest, Stage
 from tempopt.training.metric_check import require_metric_depends
 from tempopt.training.module import TemperedModule
@@ -176,7 +176,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     run = LightningRun(eager_request, LocalChannel(), ranks, **_SHORT)
     stages.report_stage("made model and data")
     attended_layers = _record_attending_layers(run.module)
-    _test_before_training(run, stages)
+    first_batches = _test_before_training(run, stages)
     attached_names = {name for name, _, _ in bindings(run.module)}
     with record_key_counts() as num_keys:
         run.fit()
@@ -185,9 +185,10 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     metrics = _require_trained(run)
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended_layers, request.space)
-    read_names = _test_named_temperatures(run, stages)
+    compute_loss = _make_single_batch_loss(run, first_batches[0])
+    read_names = _test_named_temperatures(run, compute_loss, stages)
     require_metric_depends(run, attended_layers)
-    refuse_bounded(run, _make_single_batch_loss(run))
+    refuse_bounded(run, compute_loss)
     with record_key_counts() as evaluation_keys:
         for evaluation in request.evaluations:
             run.evaluate(evaluation)
@@ -237,28 +238,44 @@ def _try_other_trainings(
     return finished
 
 
-def _test_before_training(run: LightningRun, stages: _Stages) -> None:
-    """Have attached temperatures tested when training begins, on weights that start at zero as well."""
-    attachment = run.tempered
-    if not isinstance(attachment, Attachment):
-        return
+def _test_before_training(run: LightningRun, stages: _Stages) -> list[Any]:
+    """Have attached temperatures tested by the first training step, while parts that start at zero still are.
 
-    def test(trainer: L.Trainer, module: L.LightningModule) -> None:
-        compute_loss = _make_single_batch_loss(run)
+    It comes behind the hooks at the beginning of a training, an epoch and a batch, which may make what a step
+    needs.
+
+    Returns:
+        A list that gets the first batch.
+    """
+    first_batches: list[Any] = []
+    attachment, step = run.tempered, run.module.training_step
+
+    @functools.wraps(step)
+    def training_step(batch: Any, *args: Any, **kwargs: Any) -> Any:
+        run.module.training_step = step  # type: ignore[method-assign]
+        first_batches.append(batch)
+        if isinstance(attachment, Attachment):
+            test(attachment, batch)
+        return step(batch, *args, **kwargs)
+
+    def test(attachment: Attachment, batch: Any) -> None:
+        compute_loss = _make_single_batch_loss(run, batch)
         attachment.self_test(compute_loss)
         if (run.request.program.attach or {}).get("layers", "auto") == "auto":
             attachment.refuse_missed(compute_loss)
         stages.report_stage(f"tested the temperatures of {len(attachment.layers)} layers")
 
-    callback = lightning_package(type(run.module)).callbacks.LambdaCallback(on_train_start=test)
-    run.trainer.callbacks.append(callback)  # type: ignore[attr-defined]
+    run.module.training_step = training_step  # type: ignore[method-assign]
+    return first_batches
 
 
-def _test_named_temperatures(run: LightningRun, stages: _Stages) -> list[str]:
+def _test_named_temperatures(
+    run: LightningRun, compute_loss: Callable[[], Any], stages: _Stages
+) -> list[str]:
     """Test that each named temperature has an effect; return those that the metric reads."""
     if not run.values.attachments:
         return []
-    _require_read(run)
+    _require_read(run, compute_loss)
     read_names = _read_by_metric(run)
     stages.report_stage(f"tested the temperatures at {', '.join(run.values.places)}")
     return read_names
@@ -418,12 +435,12 @@ def _require_attention(module: TemperedModule, attended_layers: set[int], space:
         )
 
 
-def _require_read(run: LightningRun) -> None:
+def _require_read(run: LightningRun, compute_loss: Callable[[], Any]) -> None:
     """Refuse named temperatures that training does not read, with a line for each."""
     faults: list[str] = []
     for name, attachment in run.values.attachments.items():
         try:
-            attachment.self_test(_make_single_batch_loss(run))
+            attachment.self_test(compute_loss)
         except AttachError as error:
             is_read_elsewhere = next(_metric_moves(run, [name]), None) is not None
             metric = f' Validation reads it, for "{run.request.program.metric}" changes with it.'
@@ -476,10 +493,9 @@ def _metric_moves(run: LightningRun, names: Sequence[str]) -> Iterator[tuple[str
             yield name, plain_metric, changed_metric
 
 
-def _make_single_batch_loss(run: LightningRun) -> Callable[[], Any]:
-    """Return a function that computes the loss of one fixed batch, with the same random numbers each time."""
-    batch = first_batch(run.owner.train_dataloader())
-    compute_loss = batch_loss(run.trainer, run.module, run.trainer.strategy.batch_to_device(batch))
+def _make_single_batch_loss(run: LightningRun, batch: Any) -> Callable[[], Any]:
+    """Return a function that computes the loss of one batch, with the same random numbers each time."""
+    compute_loss = batch_loss(run.trainer, run.module, batch)
 
     def forward() -> Any:
         seed_generators(run.request.seed, "self-test")

@@ -15,7 +15,8 @@ from lightning.pytorch.utilities import CombinedLoader as LightningCombinedLoade
 from torch import Tensor
 
 from tempopt.attention.attach.preserve_state import preserve_attributes
-from tempopt.training.lightning_package import CombinedLoader
+from tempopt.attention.functional.logits import full_precision
+from tempopt.training.lightning_package import CombinedLoader, MixedPrecision
 
 
 def first_batch(loaders: Any) -> Any:
@@ -62,6 +63,7 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
     """Return a function that computes the loss of a batch while a Trainer trains, outside of its loop.
 
     For manual optimization it returns the losses that the step would backpropagate; no optimizer steps.
+    Mixed precision is off: rounding to 16 bits would hide what a temperature does.
 
     Args:
         trainer: The Trainer.
@@ -74,12 +76,19 @@ def batch_loss(trainer: L.Trainer, module: L.LightningModule, batch: Any) -> Cal
             _silence_logging(module),
             preserve_attributes(module),
             _collect_losses(trainer, module) as losses,
-            trainer.precision_plugin.train_step_context(),
+            _precision(trainer),
         ):
             loss = _step(module, batch)
         return losses or (loss["loss"] if isinstance(loss, dict) else loss)
 
     return forward
+
+
+def _precision(trainer: L.Trainer) -> AbstractContextManager[Any]:
+    plugin = trainer.precision_plugin
+    if isinstance(plugin, MixedPrecision):
+        return full_precision(plugin.device)
+    return plugin.train_step_context()
 
 
 def _step(module: L.LightningModule, batch: Any) -> Any:

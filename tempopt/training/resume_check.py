@@ -67,6 +67,7 @@ def find_resume_fault(request: RunRequest, ranks: Ranks, options: dict[str, Any]
             return (
                 _find_data_fault(whole_run.trainer, resumed_run.trainer)
                 or _find_weight_fault(whole_run.module, resumed_run.module)
+                or _find_optimizer_fault(whole_run.trainer, resumed_run.trainer)
                 or _find_value_fault(whole_run, resumed_run)
             )
         finally:
@@ -113,10 +114,15 @@ def _is_same(batch: Any, other_batch: Any) -> bool:
 
 
 def _is_same_leaf(leaf: Any, other_leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor) and isinstance(other_leaf, torch.Tensor):
+        return leaf.shape == other_leaf.shape and _equal(leaf, other_leaf)
     if not isinstance(leaf, torch.Tensor | np.ndarray | np.generic | int | float | complex | str | bytes):
         # objects of other classes need not define equality
         return True
-    return type(leaf) is type(other_leaf) and bool(np.array_equal(np.asarray(leaf), np.asarray(other_leaf)))
+    if type(leaf) is not type(other_leaf):
+        return False
+    values = np.asarray(leaf)
+    return bool(np.array_equal(values, np.asarray(other_leaf), equal_nan=values.dtype.kind in "fc"))
 
 
 def _find_weight_fault(module: L.LightningModule, resumed_module: L.LightningModule) -> str | None:
@@ -133,6 +139,20 @@ def _find_weight_fault(module: L.LightningModule, resumed_module: L.LightningMod
     return (
         "it ends with other weights than a run that was left alone, since the module or a callback keeps a "
         "state that no checkpoint holds (state_dict of the callback, a buffer of the module)"
+    )
+
+
+def _find_optimizer_fault(trainer: L.Trainer, resumed_trainer: L.Trainer) -> str | None:
+    """Compare the optimizers, which have the learning rate of a step that the comparison does not take."""
+    leaves, resumed_leaves = (
+        tree_leaves([optimizer.state_dict() for optimizer in each.optimizers])
+        for each in (trainer, resumed_trainer)
+    )
+    if trainer.strategy.root_device.type != "cpu" or _is_same(leaves, resumed_leaves):
+        return None
+    return (
+        "it ends with another state of its optimizers, as a learning rate, than a run that was left alone, "
+        "since a scheduler or an optimizer keeps a state that its state_dict does not hold"
     )
 
 

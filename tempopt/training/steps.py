@@ -11,6 +11,7 @@ import copy
 import math
 from collections.abc import Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import lightning as L
 from lightning.pytorch.callbacks import GradientAccumulationScheduler
@@ -19,6 +20,7 @@ from tempopt.errors import SpecError
 from tempopt.training import lightning_internals as internals
 from tempopt.training.lightning_package import in_either_package
 
+_RESUMED_TOTALS: WeakKeyDictionary[L.Trainer, int] = WeakKeyDictionary()
 _ACCUMULATION_SCHEDULER = in_either_package(GradientAccumulationScheduler)
 
 
@@ -34,7 +36,22 @@ def current_step(trainer: L.Trainer) -> int:
 
 
 def total_steps(trainer: L.Trainer) -> int:
-    """Return the number of steps of a whole training.
+    """Return the number of steps of a whole training, which its schedules are laid out over.
+
+    Raises:
+        SpecError: The length of the training is not known in advance.
+    """
+    total = _RESUMED_TOTALS.get(trainer)
+    return estimate_total_steps(trainer) if total is None else total
+
+
+def resume_total_steps(trainer: L.Trainer, total: int) -> None:
+    """Have a resumed training laid out over as many steps as when it began: its epochs may have grown."""
+    _RESUMED_TOTALS[trainer] = total
+
+
+def estimate_total_steps(trainer: L.Trainer) -> int:
+    """Return the number of steps of a whole training if its other epochs are like the present one.
 
     Raises:
         SpecError: The length of the training is not known in advance.

@@ -50,6 +50,9 @@ class RateNet(Net):
                 options = {"interval": "epoch", "monitor": "train_loss"}
             case "CosineAnnealingWarmRestarts":
                 scheduler = rates.CosineAnnealingWarmRestarts(optimizer, 3, 2)
+            case "closure":
+                factors = iter(0.9**step for step in range(100))
+                scheduler = rates.LambdaLR(optimizer, lambda step: next(factors))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, **options}}
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
@@ -65,6 +68,25 @@ class WarmedNet(Net):
         for group in optimizer.param_groups:
             group["lr"] = self.lr * min(1.0, (self.trainer.global_step + 1) / 10)
         super().optimizer_step(epoch, batch_idx, optimizer, closure)
+
+
+class HookedNet(Net):
+    """Makes what a training step needs in the hooks before it, a teacher among these."""
+
+    def on_train_start(self) -> None:
+        self.__dict__["teacher"] = copy.deepcopy(self.head)
+
+    def on_train_epoch_start(self) -> None:
+        self.losses: list[float] = []
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.weight = 1.0 + batch_idx
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Any:
+        loss = self.loss(batch)
+        self.losses.append(loss.item())
+        features = self.backbone(batch[0]).mean(1)
+        return loss * self.weight + (self.head(features) - self.teacher(features)).square().mean()
 
 
 class GanNet(Net):
@@ -269,13 +291,22 @@ class LoaderData(WordData):
                     "b": DataLoader(Words(60, 5), shuffle=True, **self.options),
                 }
                 return loaders if self.kind == "dict" else CombinedLoader(loaders, self.kind)
+            case "growing":
+                epoch = self.trainer.current_epoch if self.trainer is not None else 0
+                sampler = RandomSampler(range(24 + 8 * epoch))
             case "by epoch":
                 epoch = self.trainer.current_epoch if self.trainer is not None else 0
                 words = Words(48, seed=epoch)
                 sampler = RandomSampler(words)
+            case "mapping":
+                rows = [{"x": x, "y": y, "missing": math.nan} for x, y in words]
+                return DataLoader(rows, shuffle=True, **self.options)  # type: ignore[arg-type]
             case _:
                 sampler = RandomSampler(words)
         return DataLoader(words, sampler=sampler, **self.options)
+
+    def on_before_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return (batch["x"], batch["y"]) if isinstance(batch, dict) and "x" in batch else batch
 
 
 class PairNet(Net):

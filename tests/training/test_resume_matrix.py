@@ -45,8 +45,15 @@ CASES: dict[str, dict[str, Any]] = {
     "LambdaLR with NumPy": {"module": "unusual_modules.NumpyNet"},
     "number of steps that setup asks for": {"module": "unusual_modules.EarlyAskingNet"},
     "CosineAnnealingWarmRestarts": rate("CosineAnnealingWarmRestarts"),
+    "LambdaLR with a state of its own": rate("closure"),
     "warm-up by hand": {"module": "resume_modules.WarmedNet"},
+    "parts that hooks make": {"module": "resume_modules.HookedNet"},
     "shuffle": {},
+    "batches that a hook prepares": data("mapping"),
+    "epochs that grow": {**data("growing"), "trainer": {"reload_dataloaders_every_n_epochs": 1}},
+    "bf16-mixed": {"trainer": {"precision": "bf16-mixed"}},
+    "bf16-true": {"trainer": {"precision": "bf16-true"}},
+    "64-true": {"trainer": {"precision": "64-true"}},
     "WeightedRandomSampler": data("weighted"),
     "sampler with a torch.Generator": data("torch generator"),
     "sampler with a NumPy generator": {
@@ -114,13 +121,23 @@ CASES: dict[str, dict[str, Any]] = {
     "limit_train_batches": {"trainer": {"limit_train_batches": 0.75}},
 }
 FEW = {
+    "LambdaLR with a state of its own",
+    "parts that hooks make",
+    "batches that a hook prepares",
+    "epochs that grow",
+    "bf16-mixed",
     "OneCycleLR",
     "batch sampler with a state",
     "StochasticWeightAveraging of a batch norm",
     "state of a callback of several types",
     "metrics that are reset when training begins",
 }
-STARTS_AGAIN = {"IterableDataset", "IterableDataset, 2 workers"}
+STARTS_AGAIN = {
+    "IterableDataset",
+    "IterableDataset, 2 workers",
+    "LambdaLR with a state of its own",
+    "parts that hooks make",
+}
 
 
 @pytest.mark.filterwarnings("ignore:The training data do not know their position")
