@@ -138,6 +138,18 @@ class SlurmCrew(LaunchedCrew):
     def _pids(self) -> list[int]:
         return self._slurm.processes()
 
+    def tend(self, *, is_away: Callable[[Machine | None], bool]) -> None:
+        """Start another agent for each job that has ended, and be the administrator whom Slurm waits for.
+
+        A node on which a launch failed is drained, and that job is held.
+        """
+        if "drain" in self._slurm.command("sinfo", "-h", "--format=%T"):
+            self._slurm.command("scontrol", "update", f"NodeName={slurm.NODE}", "State=RESUME")
+        jobs = self._slurm.command("squeue", "-h", "--states=PENDING", "--format=%i|%r").splitlines()
+        for id in (job.partition("|")[0] for job in jobs if "held" in job):
+            self._slurm.command("scontrol", "release", id, check=False)
+        super().tend(is_away=is_away)
+
     def _requeue(self, rng: random.Random) -> str:
         return self._command("scontrol", "requeue", self._any_running(rng))
 
