@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import functools
 import math
+import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 
@@ -40,6 +41,11 @@ from tempopt.training.messages import (
 )
 from tempopt.verdict.run_evaluations import OBSERVED, evaluations, metric_name_for_kind
 from tempopt.verdict.stages import next_tickets
+
+# Seconds that an agent that ends waits for an object store, twice.
+_LAST_DELETION_SECONDS = 5.0
+# The run renews no lease while it waits for an object store.
+_CHECKPOINT_SHARE_OF_LEASE = 0.75
 
 
 class LocalStudyClient(StudyClient):
@@ -87,6 +93,8 @@ class LocalStudyClient(StudyClient):
         self._last_observed_at = -math.inf
         self._other_views: list[WorkerView] = []
         self._needless_checkpoints: list[tuple[TicketRow, str]] = []
+        self._needless_urls: list[str] = []
+        self._deletion: threading.Thread | None = None
         if has_own_outbox and self._deliver_for_dead_agents():
             cache.read()
 
@@ -211,12 +219,14 @@ class LocalStudyClient(StudyClient):
     def _delete_needless(self, refused_ids: Collection[int]) -> None:
         """Delete the checkpoints to which the store no longer refers, once all changes are delivered.
 
+        An object store may be slow, and leases have to be renewed meanwhile: a thread deletes there.
+
         Args:
             refused_ids: Ids of tickets that other agents hold by now, with their files.
         """
         needless_checkpoints, self._needless_checkpoints = self._needless_checkpoints, []
         study = self._study.name
-        checkpoints.remove(
+        self._needless_urls += [
             url
             for ticket, url in needless_checkpoints
             if ticket.id not in refused_ids
@@ -224,7 +234,15 @@ class LocalStudyClient(StudyClient):
             and checkpoints.belongs_to_run(
                 url, study=study, run=checkpoints.run_name(ticket.kind, ticket.number)
             )
-        )
+        ]
+        if not self._needless_urls or (self._deletion is not None and self._deletion.is_alive()):
+            return
+        urls, self._needless_urls = self._needless_urls, []
+        if all(map(checkpoints.is_local, urls)):
+            checkpoints.remove(urls)
+            return
+        self._deletion = threading.Thread(target=checkpoints.remove, args=(urls,), daemon=True)
+        self._deletion.start()
 
     def close(self) -> None:
         """Deliver the changes if possible; else they stay on disk for the next agent on this machine."""
@@ -232,6 +250,11 @@ class LocalStudyClient(StudyClient):
             self._deliver()
             # tickets that were claimed and not yet given to a worker
             self._store.release(self._study.id, [self.outbox.agent])
+        for _ in range(2):
+            # the deletion in progress, then the rest; what remains is left to tempopt gc
+            if self._deletion is not None:
+                self._deletion.join(_LAST_DELETION_SECONDS)
+            self._delete_needless(())
         mark_agent_left(self.outbox.agent)
 
     # ---- next work, and state of the study
@@ -264,6 +287,7 @@ class LocalStudyClient(StudyClient):
             folder=str(folder),
             checkpoints=checkpoints.join(self._folders.checkpoints, folder.name),
             checkpoint_every=spec.study.checkpoint_every,
+            checkpoint_timeout=_CHECKPOINT_SHARE_OF_LEASE * spec.study.lease,
             resume=[CheckpointRef(**dataclasses.asdict(checkpoint)) for checkpoint in ticket.checkpoints],
             memory_share=memory_share,
             observe=is_observed,

@@ -39,6 +39,8 @@ EXPIRY_SECONDS = 24 * 3600.0
 """Seconds after its last piece at which an unfinished upload is deleted, and counts no longer."""
 # Shorter than the client's timeout for an answer.
 _JOIN_SECONDS = 20.0
+# A request holds one of few threads while it waits for the object store, whose client tries for minutes.
+_STORE_SECONDS = 10.0
 
 
 class UploadProgress(BaseModel):
@@ -258,7 +260,7 @@ def size_in_store(url: str) -> int | None:
     with _open_object_store(url) as (fs, path):
         fs.invalidate_cache()
         try:
-            return int(fs.size(path) or 0)
+            return int(fs.size(path, timeout=_STORE_SECONDS) or 0)
         except FileNotFoundError:
             return None
 
@@ -343,7 +345,7 @@ def delete_expired(folder: str) -> None:
         fs, path = open_filesystem(folder)
         fs.invalidate_cache()
         names_by_upload: dict[str, list[str]] = {}
-        for name in fs.find(path):
+        for name in fs.find(path, timeout=_STORE_SECONDS):
             if match := _PART.fullmatch(name.rpartition("/")[2]):
                 names_by_upload.setdefault(f"{name.rpartition('/')[0]} {match[1]}", []).append(name)
         latest = datetime.now(UTC).timestamp() - EXPIRY_SECONDS
@@ -367,7 +369,9 @@ def tidy(folder: str, but: str, list_recorded: Callable[[], Collection[str]]) ->
     try:
         fs, path = open_filesystem(folder)
         fs.invalidate_cache()
-        names = [file_path.rpartition("/")[2] for file_path in fs.ls(path, detail=False)]
+        names = [
+            file_path.rpartition("/")[2] for file_path in fs.ls(path, detail=False, timeout=_STORE_SECONDS)
+        ]
     except FileNotFoundError:
         return
     except Exception as error:

@@ -30,6 +30,8 @@ CHECKPOINT = re.compile(
 RUN = re.compile(rf"(?:{'|'.join(KINDS)})-[0-9]{{4,}}")
 """Names of the folders of runs."""
 
+# Seconds for an object store to take a small file: a lost connection is retried by its client for minutes.
+_PROBE_SECONDS = 60.0
 _LOCAL = ("file", "local")
 # Object stores: an object exists completely or not at all, and server and keys come from the configuration of
 # the reader, not from the URL. With other protocols of fsspec the database would decide to which host a
@@ -64,11 +66,14 @@ def normalize_checkpoint_url(path: str | Path) -> str:
         with remove_new_empty_folders(Path(folder)) if is_local(url) else contextlib.nullcontext():
             if is_local(url):
                 fs.makedirs(folder, exist_ok=True)
-            fs.pipe_file(probe, b"tempopt")
-            fs.rm_file(probe)
+            limit: dict[str, float] = {} if is_local(url) else {"timeout": _PROBE_SECONDS}
+            fs.pipe_file(probe, b"tempopt", **limit)
+            fs.rm_file(probe, **limit)
     except Exception as error:
         # each file system raises its own errors
         why = f"{type(error).__name__}: {error}".removesuffix(": ")
+        if isinstance(error, TimeoutError):
+            why = f"no answer for {_PROBE_SECONDS:g} s"
         if is_local(url):
             # on a full disk an empty file may remain; an object exists completely or not at all
             with contextlib.suppress(OSError):

@@ -65,6 +65,7 @@ class RunCheckpoints:
         self.seconds = 0.0
         self._request = request
         self._attempt = request.attempt
+        self._timeout = request.checkpoint_timeout
         self._run = run
         self._ranks = ranks
         self._on_save_failed = on_checkpoint_failed
@@ -144,7 +145,9 @@ class RunCheckpoints:
             _fsync(self._local_folder)
             return
         try:
-            self._fs.put_file(str(temporary_path), f"{self._folder}/{name}")
+            self._fs.put_file(str(temporary_path), f"{self._folder}/{name}", timeout=self._timeout)
+        except TimeoutError as error:
+            raise OSError(f"no answer for {self._timeout:g} s") from error
         except Exception as error:
             # each kind of storage has its own errors
             raise OSError(f"{type(error).__name__}: {error}") from error
@@ -200,10 +203,12 @@ class RunCheckpoints:
                 self._fetched = path
                 # file systems may cache listings
                 fs.invalidate_cache()
-                fs.get_file(fs_path, str(path))
+                fs.get_file(fs_path, str(path), timeout=self._timeout)
             size = path.stat().st_size
         except FileNotFoundError as error:
             raise _UnusableError("is not there") from error
+        except TimeoutError as error:
+            raise _UnusableError(f"cannot be read (no answer for {self._timeout:g} s)") from error
         if size != saved.size:
             raise _UnusableError(f"is damaged ({size} bytes instead of {saved.size})")
         if _digest(path) != saved.digest:

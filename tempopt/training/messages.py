@@ -130,6 +130,7 @@ class RunRequest(RunMessage):
         checkpoints: fsspec URL of a folder for the checkpoints of this ticket; None for no checkpoints.
         checkpoint_every: Seconds between checkpoints; None: at every validation, and at most five minutes
             apart.
+        checkpoint_timeout: Maximal seconds for an object store to take or give a checkpoint.
         resume: Checkpoints to resume from, newest first: the first one that exists, is complete and is of
             this run is used. If there is none, the run begins from step 0.
         task: ``train``; ``dry_run``: train two steps and validate once, to find errors at run time;
@@ -150,6 +151,7 @@ class RunRequest(RunMessage):
     folder: str | None = None
     checkpoints: str | None = None
     checkpoint_every: float | None = None
+    checkpoint_timeout: float = 225.0
     resume: list[CheckpointRef] = field(default_factory=list)
     task: Literal["train", "dry_run", "check", "time"] = "train"
     learns: Learns = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from tempopt.agent.worker_slot import WorkerSlot
 from tempopt.errors import StoreUnreachable
 from tempopt.sampling.arms import SearchArms
 from tempopt.spec.study_spec import StudySpec
+from tempopt.storage import checkpoints
 from tempopt.storage.changes import (
     AttemptLost,
     ClaimRequest,
@@ -216,6 +218,30 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(scene: ClientSce
     client.report_attempt_lost(change, ticket, row, {})
     client._deliver()
     assert not path.exists()
+
+
+def test_an_object_store_that_does_not_answer_delays_no_delivery(
+    scene: ClientScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, urls = threading.Event(), []
+
+    def remove(some_urls: list[str]) -> None:
+        urls.append(some_urls)
+        assert answers.wait(60)
+
+    monkeypatch.setattr(checkpoints, "remove", remove)
+    client = scene.begin("search", trials=4).client()
+    ticket = next_ticket(client)
+    url = "s3://bucket/toy/search-0000/step-{}-1.ckpt".format
+    for step in range(5):
+        saved = Checkpoint(step=step, url=url(step), digest="d", size=1)
+        ticket = client.record_checkpoint(ticket, saved, trained_seconds=0.0)
+        client._deliver()
+    # two are kept; one is being deleted, and the others wait for it
+    assert urls == [[url(0)]]
+    answers.set()
+    client.close()
+    assert urls == [[url(0)], [url(1), url(2)]]
 
 
 class Onlooker(NullObserver):

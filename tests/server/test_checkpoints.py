@@ -19,6 +19,7 @@ from tempopt.errors import UsageError
 from tempopt.server import checkpoints as routes
 from tempopt.server import files, uploads
 from tempopt.server.app import create_app
+from tempopt.server.errors import ApiError
 from tempopt.service.lifecycle import collect_garbage, delete
 from tempopt.storage.changes import AttemptReleased, RunEnded, RunOutcome
 from tempopt.storage.checkpoints import open_filesystem
@@ -26,6 +27,7 @@ from tempopt.storage.http import filesystem
 from tempopt.storage.http.filesystem import SERVER, ServerFileSystem
 from tests.server.http_agent import FILE, RUN, URL, HttpAgent, held_ticket, put_piece, record_checkpoint
 from tests.server.http_server import RunningServer, serve_app
+from tests.training.faulty_store import StoreLine
 
 pytestmark = pytest.mark.usefixtures("holder")
 WHERE = "/api/checkpoints/where"
@@ -233,6 +235,17 @@ def test_unrecorded_objects_are_limited_to_four(holder: HttpAgent, in_bucket: st
         body = {"study": "toy", "run": RUN, "file": f"step-{step}-1.ckpt", "size": 3, "purpose": "put"}
         httpx.put(holder.http.post(WHERE, json=body).json()["url"], content=b"abc").raise_for_status()
     assert sorted(_files_in(in_bucket)) == [f"step-{step}-1.ckpt" for step in range(15, 20)]
+
+
+def test_an_object_store_that_does_not_answer_holds_no_request(
+    holder: HttpAgent, store_line: StoreLine, in_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "_STORE_SECONDS", 1.0)
+    store_line.fault = "silent"
+    body = {"study": "toy", "run": RUN, "file": FILE, "size": 3, "purpose": "put"}
+    assert holder.http.post(WHERE, json=body).json()["url"].startswith(store_line.url)
+    with pytest.raises(ApiError, match="cannot be reached now"):
+        uploads.size_in_store(f"{in_bucket}/{FILE}")
 
 
 @pytest.mark.parametrize("clear_study", [delete, collect_garbage], ids=["delete", "gc"])

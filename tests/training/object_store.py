@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 
 import pytest
+
+from tests.training.faulty_store import StoreLine
 
 
 @pytest.fixture
@@ -30,3 +33,15 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     yield f"s3://{name}"
     s3fs.S3FileSystem.clear_instance_cache()
     server.stop()
+
+
+@pytest.fixture
+def store_line(bucket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[StoreLine]:
+    """A line to the server of the bucket, over which clients reach it from now on."""
+    import s3fs
+
+    line = StoreLine(int(os.environ["AWS_ENDPOINT_URL"].rpartition(":")[2]))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", line.url)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield line
+    line.close()

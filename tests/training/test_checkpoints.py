@@ -22,6 +22,7 @@ from tempopt.training.messages import (
     Started,
 )
 from tempopt.training.run import LightningRun
+from tests.training.faulty_store import StoreLine
 
 pytest_plugins = ["tests.training.object_store"]
 
@@ -304,3 +305,23 @@ def test_a_bucket_that_refuses_for_a_while_does_not_end_the_run(
         "PermissionError",
         "OSError",
     ]
+
+
+def test_an_object_store_that_does_not_answer_does_not_hold_up_the_run(
+    request_for: Any, listener: Any, bucket: str, store_line: StoreLine, tmp_path: Path
+) -> None:
+    expected = LightningRun(request_for(), listener()).execute()
+    where = {"checkpoints": f"{bucket}/study/search-0001", "folder": str(tmp_path)}
+    request = request_for(**where, checkpoint_timeout=1.0)
+    channel = listener(die_at=10)
+    with pytest.raises(SystemExit):
+        LightningRun(request, channel).execute()
+    store_line.fault = "silent"
+    resumed_channel = listener()
+    resumed_request = dataclasses.replace(request, attempt=2, resume=channel.saved)
+    finished = LightningRun(resumed_request, resumed_channel).execute()
+    assert finished.reports == expected.reports
+    (started,) = resumed_channel.messages_of(Started)
+    assert started.step == 0 and started.notes[-1].endswith("no answer for 1 s): the run begins again.")
+    assert {message.why for message in resumed_channel.messages_of(CheckpointFailed)} == {"no answer for 1 s"}
+    assert list(tmp_path.iterdir()) == []
