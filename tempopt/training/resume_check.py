@@ -144,10 +144,8 @@ def _find_weight_fault(module: L.LightningModule, resumed_module: L.LightningMod
 
 def _find_optimizer_fault(trainer: L.Trainer, resumed_trainer: L.Trainer) -> str | None:
     """Compare the optimizers, which have the learning rate of a step that the comparison does not take."""
-    leaves, resumed_leaves = (
-        tree_leaves([optimizer.state_dict() for optimizer in each.optimizers])
-        for each in (trainer, resumed_trainer)
-    )
+    leaves = tree_leaves([optimizer.state_dict() for optimizer in trainer.optimizers])
+    resumed_leaves = tree_leaves([optimizer.state_dict() for optimizer in resumed_trainer.optimizers])
     if trainer.strategy.root_device.type != "cpu" or _is_same(leaves, resumed_leaves):
         return None
     return (

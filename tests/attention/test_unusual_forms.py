@@ -370,6 +370,5 @@ def test_a_layer_that_adds_a_bias_in_some_of_its_calls_is_tempered() -> None:
     by_source.layer.tau = TAU
     attachment = attach(model, {"temperature_init": TAU}, example=lambda: model(x))
     assert torch.allclose(model(x), by_source(x), rtol=1e-9, atol=1e-12)
-    attachment.use({"temperature_init": TAU, "length_scaling": "log_n"})
     with pytest.raises(AttachError, match="length_scaling"):
-        model(x)
+        attachment.use({"temperature_init": TAU, "length_scaling": "log_n"})
