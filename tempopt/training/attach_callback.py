@@ -45,7 +45,8 @@ class AttachCallback(TemperatureCallback):
 
     The callback attaches before the ``setup`` of the module, so layers that are created in ``setup`` or
     ``configure_model`` are not found. The first batch of a training tests that the temperature acts as it
-    should on the attention that was found; a warning appears if that cannot be tested.
+    should on the attention that was found; a warning appears if that cannot be tested. With ``layers`` as
+    ``auto`` attention of that batch without a temperature is refused.
 
     With ``entropy_control`` the temperatures follow the entropy of attention, and checkpoints contain these.
 

@@ -58,7 +58,8 @@ class AttentionObserver(LightningCallback):
         # under manual optimization a batch may take several steps
         if not self.notes and any(self._step < step <= current_step(trainer) for step in self._steps):
             self._step = current_step(trainer)
-            self._watching.enter_context(self._tempered.observed(self._observe))
+            with self._note_errors("The attention"):
+                self._watching.enter_context(self._tempered.observed(self._observe))
 
     def on_train_batch_end(self, trainer: L.Trainer, pl_module: L.LightningModule, *args: Any) -> None:
         self._watching.close()

@@ -619,6 +619,8 @@ def test_what_depends_on_visible_keys_is_refused_where_the_softmax_does_not_see_
         attach(model, plan, layers=["layers.*"], example=lambda: model(tokens_BTE()))
     attachment = attach(model, HOT, layers=["layers.*"], example=lambda: model(tokens_BTE()))
     assert attachment.tested
+    with pytest.raises(AttachError, match='entropy of "layers.0.attn" cannot be measured'):
+        attachment.observed(lambda *args, **options: None)
     expected = build_stack(Attention, partial(form, temperature=1.5))(tokens_BTE())
     torch.testing.assert_close(model(tokens_BTE()), expected, rtol=0, atol=1e-9)
     assert (expected - before).abs().max() > 1e-2

@@ -189,7 +189,17 @@ class Attachment:
 
         Where softmax is written out, its logits are shown as queries whose keys are the unit vectors. What is
         compiled is not seen.
+
+        Raises:
+            AttachError: if softmaxes do not show which keys their queries see.
         """
+        for name, _, binding in bindings(self._model):
+            if binding.pattern.obstacle:
+                raise AttachError(
+                    f'The entropy of "{name}" cannot be measured: {binding.pattern.obstacle}. Have it call '
+                    "torch.nn.functional.scaled_dot_product_attention with the mask, or leave the layer out "
+                    "(layers=[...] takes patterns)."
+                )
         return self._state.observers.observer_added(observe)
 
     def set_loss_scale(self, loss_scale: float) -> None:
@@ -294,10 +304,9 @@ class Attachment:
             "entropy_lambda": entropy.has_term,
         }
         for name, _, binding in bindings(self._model):
-            softmaxes = [softmax for softmax in binding.pattern.softmaxes if softmax.is_attention]
-            reason = next((softmax.obstacle for softmax in softmaxes if softmax.obstacle), "")
+            reason = binding.pattern.obstacle
             allowed = () if reason else options.keys() - bare_options.keys()
-            if not all(softmax.is_bare for softmax in softmaxes):
+            if not all(softmax.is_bare for softmax in binding.pattern.softmaxes if softmax.is_attention):
                 reason = (
                     reason or "it adds to its logits, or caps them: only then is known which keys are seen"
                 )

@@ -119,6 +119,12 @@ class CallPattern:
         return (self.num_fused or 0) + sum(softmax.is_attention for softmax in self.softmaxes) or 1
 
     @property
+    def obstacle(self) -> str:
+        """Why the keys that a query sees cannot be told at a softmax; empty if they can at all of them."""
+        obstacles = (softmax.obstacle for softmax in self.softmaxes if softmax.is_attention)
+        return next(filter(None, obstacles), "")
+
+    @property
     def has_heads(self) -> bool:
         """Whether it is known of all calls which dimension is that of heads."""
         head_dims = [softmax.head_dim for softmax in self.softmaxes if softmax.is_attention]
@@ -498,7 +504,7 @@ class CallMode(TorchFunctionMode):
             logits_BHQK, visible_BHQK = (x.movedim(head_dim, 1) for x in (logits, is_visible))
         if self._state.has_length_scaling or self._state.has_local_heads:
             logits_BHQK, visible_BHQK = self._scale_by_visible_keys(logits_BHQK, visible_BHQK)
-        if self._state.observers.present and not pattern.obstacle:
+        if self._state.observers.present:
             self._show_logits(logits_BHQK, visible_BHQK)
         positional = (-1, *args[2:]) if len(args) > 1 else ()
         others = {name: -1 if name == "dim" else value for name, value in kwargs.items() if name != "input"}
