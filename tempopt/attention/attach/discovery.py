@@ -197,14 +197,14 @@ def _create_refusal(
     )
     # a forward may show more
     error = AttachError if has_forward else NeedsExampleError
-    if not has_forward:
-        _find_by_code(model, asks=True)
     if known_layers:
         names = ", ".join(layer.name for layer in known_layers[:_MOST_NAMED])
         return error(
             f"A pattern in layers={layers!r} matches none of the modules of {kind} that attend: {names}."
             f"{opaque} Give patterns of those."
         )
+    if not has_forward:
+        _find_by_code(model, asks=True)
     problem = ", in the forward that was run" if has_forward else ", by its code"
     return error(
         f"No attention was found in {kind}{problem}: neither nn.MultiheadAttention nor a call of "
@@ -445,8 +445,8 @@ class _Trace:
             if softmax.is_certain and not softmax.feeds_product:
                 raise AttachError(
                     f'"{softmax.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
-                    "goes into no matrix product, so it may be attention or not. Name other layers to have a "
-                    f"temperature (layers=[...]), or {AS_TEMPERED_MODULE}."
+                    "goes into no matrix product, so it may be attention or not. Name the layers that are to "
+                    "have a temperature (layers=[...])."
                 )
 
     def refuse_bent(self, names: Container[str]) -> None:
@@ -460,8 +460,8 @@ class _Trace:
             if bends and call.owner is not None and call.owner.name in names:
                 raise AttachError(
                     f'The logits of "{call.owner.name}" cannot be tempered from outside: the products that '
-                    f"they are made of go through {bends[0]}, too. Leave the layer out (layers=[...] takes "
-                    f"patterns), or {AS_TEMPERED_MODULE}."
+                    f"they are made of go through {bends[0]}, too. {AS_TEMPERED_MODULE.capitalize()}, or "
+                    "leave the layer out (layers=[...] takes patterns)."
                 )
 
     def patterns(self) -> dict[str, CallPattern]:
@@ -481,8 +481,7 @@ class _Trace:
             if pattern != other:
                 raise AttachError(
                     f'"{owner.name}" attends differently from call to call of one forward, so that its '
-                    f"attention cannot be told from its other products. To have a temperature there, "
-                    f"{AS_TEMPERED_MODULE}."
+                    f"attention cannot be told from its other products. {AS_TEMPERED_MODULE.capitalize()}."
                 )
             patterns[owner.name] = pattern
         # a model may run its layer several times, and an example its model
