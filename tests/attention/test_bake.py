@@ -77,6 +77,18 @@ def test_only_an_attached_model_and_only_the_whole_of_it_can_be_baked() -> None:
         bake(model)
 
 
+def test_bake_warns_that_adapters_of_peft_lack_the_scaled_weights() -> None:
+    adapted, model = encoder(), nn.ModuleList([encoder(), encoder()])
+    adapted.peft_config = {}  # type: ignore[assignment]
+    attach(adapted, MOVING)
+    with pytest.warns(UserWarning, match="merge_and_unload"):
+        bake(adapted)
+    # an adapter elsewhere in the model loses nothing
+    model[1].peft_config = {}
+    attach(model, MOVING, layers=["0.*"])
+    bake(model)
+
+
 # ---- the mark
 
 

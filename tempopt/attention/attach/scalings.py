@@ -5,7 +5,8 @@ How such weights are marked is decided in ``tempopt.attention.attach.baked_marke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -71,7 +72,21 @@ def bake(
         mark(change.module, change.temperature)
     temperatures = {change.layer: change.temperature for change in changes}
     mark_configurations(model, temperatures.values())
+    _warn_of_adapters(model, change_of_module)
     return temperatures
+
+
+def _warn_of_adapters(model: nn.Module, changed_ids: Container[int]) -> None:
+    """Warn where weights are scaled that peft does not save with its adapters."""
+    adapted_models = (module for module in model.modules() if hasattr(module, "peft_config"))
+    if any(id(module) in changed_ids for adapted in adapted_models for module in adapted.modules()):
+        warnings.warn(
+            "The temperature is in weights of the base model, too, which an adapter that peft saves does not "
+            "have. Before save_pretrained merge the adapter (model.merge_and_unload()), or save the state "
+            "dict of the whole model. To save the adapter alone, do so before bake, and attach the "
+            "temperature when it is loaded.",
+            stacklevel=3,
+        )
 
 
 def scalings(model: nn.Module, *, at: TemperatureChoice, example: Example = "auto") -> list[Scaling]:
