@@ -64,6 +64,9 @@ _VALIDATE = Evaluation(name="validate", on="validate")
 # Below this relative difference two metrics in single precision differ by rounding only.
 _ROUNDED = 1e-5
 
+# Other kernels on another device of the same kind differ by less than this.
+_SAME_DATA = 1e-3
+
 # Two steps and one validation, regardless of the numbers in the spec.
 _SHORT: dict[str, Any] = {
     "max_steps": -1,
@@ -183,6 +186,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     stages.report_stage("trained two steps and validated")
     _refuse_copies(run.module, attached_names)
     metrics = _require_trained(run)
+    _require_same_value(run, metrics, ranks)
     if isinstance(run.module, TemperedModule):
         _require_attention(run.module, attended_layers, request.space)
     compute_loss = _make_single_batch_loss(run, first_batches[0])
@@ -191,7 +195,7 @@ def dry_run(request: RunRequest, channel: Channel, ranks: Ranks = ALONE) -> Fini
     refuse_bounded(run, compute_loss)
     with record_key_counts() as evaluation_keys:
         for evaluation in request.evaluations:
-            run.evaluate(evaluation)
+            _require_same_value(run, run.evaluate(evaluation), ranks)
     if request.evaluations:
         stages.report_stage("evaluated as a confirming run")
     check_params_have_effect(request, run.tempered.layers, num_keys | evaluation_keys)
@@ -414,6 +418,20 @@ def _require_trained(run: LightningRun) -> dict[str, float]:
         )
     # a validation need not log it, as long as a later one does
     return run.logged or run.evaluate(_VALIDATE)
+
+
+def _require_same_value(run: LightningRun, metrics: Mapping[str, float], ranks: Ranks) -> None:
+    """Refuse a metric of which each of several devices has the value of its own data."""
+    metric = run.request.program.metric
+    value = metrics[metric]
+    (mean,) = ranks.mean([value])
+    (differs,) = ranks.any(not math.isclose(value, mean, rel_tol=_SAME_DATA))
+    if differs:
+        raise SpecError(
+            f'study.metric: the devices log different values of "{metric}", as each validates on a part of '
+            "the data. Log it with sync_dist=True, or take the DistributedSampler out of the dataloaders for "
+            "validation and test: each device then validates on all data."
+        )
 
 
 def _require_attention(module: TemperedModule, attended_layers: set[int], space: Collection[str]) -> None:

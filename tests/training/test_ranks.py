@@ -371,6 +371,16 @@ def test_a_wrong_spec_is_said_once(make: Any, doomed_worker: WorkerProcess, two:
     assert doomed_worker.exit_description() == "the worker was ended because one of its ranks had failed"
 
 
+def test_a_metric_of_which_each_device_has_another_value_is_refused(
+    doomed_worker: WorkerProcess, two: Any
+) -> None:
+    request = two(parameters=HOT, data_class="toy_modules.DividedData", task="dry_run")
+    (*_, failed) = carry_out(doomed_worker, request)
+    assert isinstance(failed, Failed)
+    assert failed.kind == "usage"
+    assert "sync_dist=True" in failed.message
+
+
 def test_a_failure_of_one_rank_ends_the_others_that_wait_for_it(
     doomed_worker: WorkerProcess, two: Any, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, default_collate
 
 from tempopt import TemperedModule
 
@@ -65,6 +65,15 @@ class ToyData(L.LightningDataModule):
 
     def test_dataloader(self) -> Any:
         return DataLoader(self.parts[2], batch_size=20) if self.test else None
+
+
+class DividedData(ToyData):
+    """Divides the validation data among the devices."""
+
+    def val_dataloader(self) -> DataLoader[Any]:
+        return DataLoader(
+            self.parts[1], batch_size=10, sampler=DistributedSampler(self.parts[1], shuffle=False)
+        )
 
 
 class Toy(TemperedModule):
