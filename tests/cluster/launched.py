@@ -177,10 +177,10 @@ class RayCrew(LaunchedCrew):
         super().__init__(folder, url, num_agents, launcher)
         self._cluster = cluster
         self.strikes = {"keeper killed": self._kill_keeper, "actor killed": self._kill_actor}
-        self.outages = {"node lost": (lambda: cluster.remove(cluster.second_node), self._add_node)}
+        self.outages = {"node lost": (self._lose_node, self._add_node)}
 
     def _pids(self) -> list[int]:
-        nodes = (self._cluster.head, self._cluster.second_node)
+        nodes = filter(None, (self._cluster.head, self._cluster.second_node))
         return [pid for node in nodes for pid in descendants(ray_cluster.raylet(node))]
 
     def _kill_keeper(self, rng: random.Random) -> str:
@@ -193,6 +193,10 @@ class RayCrew(LaunchedCrew):
     def _kill(self, pid: int) -> str:
         strike(pid, signal.SIGKILL)
         return f"process {pid}"
+
+    def _lose_node(self) -> None:
+        node, self._cluster.second_node = self._cluster.second_node, None
+        self._cluster.remove(node)
 
     def _add_node(self) -> None:
         self._cluster.second_node = self._cluster.add()
@@ -210,5 +214,7 @@ def run_launched(launcher: str, folder: Path, url: str, num_agents: int) -> Iter
         return
     with ray_cluster.run_cluster() as ray:
         crew = RayCrew(folder, url, num_agents, ray)
-        yield crew
-        crew._launcher.close()
+        try:
+            yield crew
+        finally:
+            crew._launcher.close()
