@@ -66,6 +66,6 @@ class Reports:
 
     def _build_mark(self, study: StudyRow) -> str:
         """Return a value that changes whenever a run of the study begins or ends."""
-        runs = [(row.id, row.state, row.attempt) for row in self._store.tickets(study.id)]
-        facts = repr((study.id, study.spec_hash, study.state, study.version, runs))
+        attempts = self._store.attempts(study.id)
+        facts = repr((study.id, study.spec_hash, study.state, study.version, attempts))
         return hashlib.blake2b(facts.encode(), digest_size=12).hexdigest()

@@ -229,6 +229,13 @@ class TicketRepository(Repository):
         return next(iter(queries.tickets(connection, *where)), None)
 
     @read_transaction
+    def attempts(self, connection: Connection, study_id: int) -> list[tuple[int, str, int]]:
+        """Return id, state and attempt of each ticket, by id: they change when a run begins or ends."""
+        query = select(TICKET.c.id, TICKET.c.state, TICKET.c.attempt).where(TICKET.c.study_id == study_id)
+        rows = connection.execute(query.order_by(TICKET.c.id))
+        return [(row.id, row.state, row.attempt) for row in rows]
+
+    @read_transaction
     def news(self, connection: Connection, study_id: int, since: Mapping[Kind, int]) -> StudyDelta:
         """Return the tickets that are not waiting, by kind from the given number on; or raise StudyNotFound.
 

@@ -223,7 +223,8 @@ def test_what_a_run_that_failed_for_good_has_written_is_deleted(scene: ClientSce
 def test_an_object_store_that_does_not_answer_delays_no_delivery(
     scene: ClientScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers, urls = threading.Event(), []
+    answers = threading.Event()
+    urls: list[list[str]] = []
 
     def remove(some_urls: list[str]) -> None:
         urls.append(some_urls)

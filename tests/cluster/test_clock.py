@@ -110,17 +110,17 @@ def test_a_study_whose_clocks_jump_ends_as_an_undisturbed_one(
 ) -> None:
     clock = Clock(tmp_path / "clock")
     with empty_database(backend, tmp_path, "clock") as url:
-        jumping, steady = Site(tmp_path / "a", url), Site(tmp_path / "b", url)
+        jumping, second = Site(tmp_path / "a", url), Site(tmp_path / "b", url)
         jumping.variables = {**jumping.variables, **clock.variables()}
         if backend == "sqlite":
             # one machine, one clock; a server has a clock of its own
-            steady.variables = {**steady.variables, **clock.variables()}
+            second.variables = {**second.variables, **clock.variables()}
         start_time = time.monotonic()
         try:
             agents = [jumping.search(studies.spec(TICKETS, lease=60, max_attempts=10))]
             jumping.catch(0.1)
-            steady.set_pace(0.1)
-            agents.append(steady.start("agent", NAME))
+            second.set_pace(0.1)
+            agents.append(second.start("agent", NAME))
             for offset in JUMPS:
                 num_done = _count_done(url)
                 wait_until(lambda: _num_running(url) == 2 or _is_over(url), "both agents at work")
@@ -128,20 +128,20 @@ def test_a_study_whose_clocks_jump_ends_as_an_undisturbed_one(
                 assert abs(clock.read() - time.time() - offset) < 60
                 wait_until(lambda: _count_done(url) >= num_done + 2 or _is_over(url), "two more runs")  # noqa: B023
             assert not _is_over(url), "the study was over before all jumps"
-            for site in (jumping, steady):
+            for site in (jumping, second):
                 site.set_pace(0)
-            codes = [site.end(agent) for site, agent in zip((jumping, steady), agents, strict=True)]
-            assert codes == [0, 0], jumping.log_text() + steady.log_text()
+            codes = [site.end(agent) for site, agent in zip((jumping, second), agents, strict=True)]
+            assert codes == [0, 0], jumping.log_text() + second.log_text()
         finally:
             jumping.close()
-            steady.close()
+            second.close()
         rows = studies.tickets(url)
         assert not studies.read(url, TICKETS).differences(undisturbed_record(TICKETS))
     elapsed = time.monotonic() - start_time
     assert all(0 <= row.checkpoint_seconds <= row.seconds <= elapsed for row in rows)
     # by the clock of a server nothing has expired; otherwise each jump forward expires all leases
     num_failures = sum(row.failures for row in rows)
-    assert num_failures <= (4 if backend == "sqlite" else 0), jumping.log_text() + steady.log_text()
+    assert num_failures <= (4 if backend == "sqlite" else 0), jumping.log_text() + second.log_text()
 
 
 def _count_done(url: str) -> int:

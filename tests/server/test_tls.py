@@ -38,7 +38,7 @@ def tls_client(
 
 def _connect(server: RunningServer) -> socket.socket:
     address = urlsplit(server.url)
-    return socket.create_connection((address.hostname, address.port), timeout=60)
+    return socket.create_connection((address.hostname, address.port or 443), timeout=60)
 
 
 def _read_end(connection: socket.socket) -> bytes:

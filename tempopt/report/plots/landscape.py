@@ -19,7 +19,7 @@ from tempopt.report.plots.temperatures import (
 )
 from tempopt.report.study_result import StudyResult
 from tempopt.storage.ticket_queries import is_usable, to_maximize
-from tempopt.temperature import LinearNormaliser
+from tempopt.temperature import LinearNormaliser, parameters_of_temperature
 
 _MAX_LISTED_POINTS = 30
 _ENDS = (0.0, 1.0)
@@ -149,8 +149,8 @@ def _points(result: StudyResult, kind: str, temperature: DisplayedTemperature) -
     points: list[Point] = []
     for run in result.runs:
         if run.kind == kind and is_usable(run) and run.value is not None and run.parameters is not None:
-            values = temperature.parameters(run.parameters)
-            if values.normaliser != LinearNormaliser.name:
+            parameters = parameters_of_temperature(run.parameters, temperature.name)
+            if parameters.get("normaliser") != LinearNormaliser.name:
                 ends = measured_levels(result, run.parameters, temperature, _ENDS, [run])
                 first, last = ends or temperature.levels(run.parameters, _ENDS)
                 points.append((run.number, first, last, run.value, run.parameters))

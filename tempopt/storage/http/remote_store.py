@@ -173,5 +173,5 @@ class RemoteStore(Store):
     find_colliding_param_names = totals = open_studies = set_priority = delete_optuna_study = _refuse_access
     add_jobs = forget_jobs = add_tickets = retry = withdraw = withdraw_from = _refuse_access
     add_token = tokens = token = revoke_token = use_token = audit = audit_rows = _refuse_access
-    add_session = session = end_session = _refuse_access
+    add_session = session = end_session = attempts = _refuse_access
     take_ticket = release = begin = write = set_recommendation = _refuse_access
