@@ -15,6 +15,7 @@ from sqlalchemy import NullPool
 from sqlalchemy.exc import SQLAlchemyError
 
 from tempopt.errors import UsageError
+from tempopt.storage.damage import shorten
 from tempopt.storage.database_errors import raise_storage_error
 from tempopt.storage.urls import parse_database_url
 
@@ -61,7 +62,7 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
         except Exception as error:
             # raised for tables of another version, which waiting does not change
             if type(error) is RuntimeError:
-                _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
+                _LOGGER.warning("This database gets no Optuna study: %s", shorten(error))
                 return None
             fault = error if isinstance(error, SQLAlchemyError) else error.__cause__
             if attempt == _MAX_ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
