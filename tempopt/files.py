@@ -51,12 +51,12 @@ def read_text(path: Path, holds: str) -> tuple[str, int]:
     return text, mode
 
 
-def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
+def replace(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
     """Write a file atomically, through a temporary file.
 
     Args:
         path: The file. A folder, a pipe or a device is not replaced.
-        text: What to write, in UTF-8.
+        content: What to write; text in UTF-8.
         overwrite: Whether an existing file may be replaced.
 
     Raises:
@@ -73,7 +73,7 @@ def replace(path: Path, text: str, *, overwrite: bool = True) -> None:
     if is_there and not overwrite:
         raise UsageError(f"{path} already exists and was not changed. Remove it, or give another name.")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {_format_reason(error)}. Give another path.") from error

@@ -20,7 +20,15 @@ from typing import NoReturn
 
 from tempopt.cli.commands import COMMANDS as COMMANDS
 from tempopt.cli.commands import Command as Command
-from tempopt.errors import ScheduleNotImported, TempoptError, UsageError, mask_secrets, not_text, unknown
+from tempopt.errors import (
+    ScheduleNotImported,
+    TempoptError,
+    UsageError,
+    escape_control_chars,
+    mask_secrets,
+    not_text,
+    unknown,
+)
 
 SHELLS = ("bash", "zsh", "fish", "tcsh")
 
@@ -205,7 +213,7 @@ def exit_code(work: Callable[[], int]) -> int:
     except TempoptError as error:
         if os.environ.get("TEMPOPT_TRACEBACK"):
             _print_traceback()
-        print(mask_secrets(f"tempopt: error: {error}"), file=sys.stderr)
+        print(escape_control_chars(mask_secrets(f"tempopt: error: {error}")), file=sys.stderr)
         return USAGE_EXIT_CODE if isinstance(error, UsageError) else EXIT_FAILED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

@@ -33,6 +33,7 @@ from tempopt.service.requests import (
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.logger_secrets import check_no_secrets
 from tempopt.spec.study_spec import StudySpec
+from tempopt.spec.yaml_source import MAX_VALUES
 from tempopt.storage.http.protocol import Body
 from tempopt.storage.rows import StudyState
 from tempopt.verdict.set_comparison import check_comparison
@@ -87,11 +88,13 @@ class StudyActionResponse(Body):
     notes: Annotated[list[str], Field(default_factory=list)]
 
 
-def _refuse_invalid_text(data: Any) -> None:
-    """Refuse text that no database can store, and data that are nested too deeply to be read."""
+def _check_plain_data(data: Any) -> int:
+    """Return the number of values; refuse text that no database can store, and deeply nested data."""
+    num_values = 0
     stack: list[tuple[Any, int]] = [(data, 0)]
     while stack:
         node, depth = stack.pop()
+        num_values += 1
         if isinstance(node, str) and (fault := not_text(node)):
             raise UsageError(f"The body contains {fault}. Give text in UTF-8 without it.")
         if isinstance(node, dict | list):
@@ -99,11 +102,16 @@ def _refuse_invalid_text(data: Any) -> None:
                 raise UsageError(f"The body is nested more than {_MAX_DEPTH} deep. Give plain data.")
             below = [*node, *node.values()] if isinstance(node, dict) else node
             stack += [(part, depth + 1) for part in below]
+    return num_values
 
 
 def _parse_submission(body: SubmitStudyRequest, principal: Principal) -> StudySpec:
     """Return the spec of a submission; refuse names of studies that the client may not see."""
-    _refuse_invalid_text(asdict(body))
+    # not asdict, which recurses
+    num_values = _check_plain_data(body.spec)
+    _check_plain_data(body.enqueue)
+    if num_values > MAX_VALUES:
+        raise UsageError(f"The spec has {num_values} values. Give at most {MAX_VALUES}.")
     try:
         spec = StudySpec.parse(body.spec, source="the study spec that was submitted")
     except SpecError as error:
@@ -209,7 +217,7 @@ def resume(body: StudyExtension, study: WritableStudy, shared: Shared) -> StudyA
 @router.post("/{name}/enqueue", summary="Enqueue parameter sets")
 def enqueue(body: Queue, study: WritableStudy, shared: Shared) -> StudyActionResponse:
     """Add search tickets with these parameter sets, except those that were tried before."""
-    _refuse_invalid_text(body.sets)
+    _check_plain_data(body.sets)
     spec = StudySpec.from_json(study.spec)
     added = add_trials(shared.store, study, spec, 0, body.sets, version=body.version)
     return _build_response(shared, study.name, [] if added else ["All of them are already in the study."])

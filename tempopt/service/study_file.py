@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from tempopt.errors import StorageError, StudyNotFound, UsageError, mask_secrets, without_passwords
+from tempopt.files import replace
 from tempopt.sampling.frozen_history import trial_params
 from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
@@ -96,24 +97,11 @@ def dump(storage: Storage, name: str, path: Path, *, overwrite: bool = False) ->
         StudyNotFound: There is no study of that name.
         UsageError: The file exists, or cannot be written.
     """
-    temporary = path.with_name(path.name + ".writing")
-    try:
-        with open_storage(storage) as store:
-            study = store.load_study(name)
-            if path.exists() and not overwrite:
-                raise UsageError(
-                    f"{path} already exists and was not changed. Remove it, or give another name."
-                )
-            document = _to_document(store, study)
-        temporary.write_bytes(gzip.compress(json.dumps(document, allow_nan=False).encode(), 6, mtime=0))
-        temporary.replace(path)
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written: {error.strerror or error}. Give another path."
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    with open_storage(storage) as store:
+        study = store.load_study(name)
+        document = _to_document(store, study)
+    content = gzip.compress(json.dumps(document, allow_nan=False).encode(), 6, mtime=0)
+    replace(path, content, overwrite=overwrite)
     return DumpResult(
         study=name,
         tickets=len(document["tickets"]),

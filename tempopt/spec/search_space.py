@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
@@ -159,8 +160,8 @@ def _parse_choices(settings: Mapping[str, Any]) -> Choices:
             raise SpecError(
                 f"given the choice {choice!r}. A choice is text, a finite number, true, false or null."
             )
-    texts = [json.dumps(choice) for choice in choices]
-    if duplicates := sorted({text for text in texts if texts.count(text) > 1}):
+    counts = Counter(json.dumps(choice) for choice in choices)
+    if duplicates := sorted(text for text, count in counts.items() if count > 1):
         raise SpecError(f"given {', '.join(duplicates)} more than once. Give each choice once.")
     return Choices(choices=tuple(choices))
 

@@ -32,8 +32,8 @@ _FLOAT = re.compile(
 _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*)$")
 _REPLACED = ("tag:yaml.org,2002:float", "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp")
 
-# Far more than a spec needs, yet few enough to be read and checked at once.
-_MAX_VALUES = 100_000
+MAX_VALUES = 100_000
+"""Far more values than a spec needs, yet few enough to be read and checked at once."""
 _MAX_DEPTH = 50
 # Integers of 64 bits, as a database holds them.
 _LARGEST = 2**63 - 1
@@ -242,9 +242,9 @@ def _measure_extent(
     levels = 1 + max((extent[1] for extent in extents), default=0)
     if levels > _MAX_DEPTH:
         raise SpecError(_depth_message(location))
-    if values > _MAX_VALUES:
+    if values > MAX_VALUES:
         raise SpecError(
-            f"{location}: with its aliases written out, this has more than {_MAX_VALUES} values. Give fewer."
+            f"{location}: with its aliases written out, this has more than {MAX_VALUES} values. Give fewer."
         )
     cache[id(node)] = values, levels
     return values, levels

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from tempopt.errors import escape_control_chars
+
 if TYPE_CHECKING:  # clients of a server do without SQLAlchemy
     from sqlalchemy import Row
 
@@ -37,10 +39,15 @@ def collect_damage() -> Iterator[list[str]]:
         _COLLECTED_LINES.reset(token)
 
 
+def shorten(text: object) -> str:
+    """Return a text of a database as one short line that steers no terminal."""
+    line = escape_control_chars(" ".join(str(text)[: 2 * _MAX_LINE_CHARS].split()))
+    return line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"
+
+
 def report_damage(line: str) -> None:
     """Say in one line what is damaged in the database, and what became of it."""
-    line = " ".join(line.split())
-    line = line if len(line) <= _MAX_LINE_CHARS else f"{line[:_MAX_LINE_CHARS]}…"
+    line = shorten(line)
     lines = _COLLECTED_LINES.get()
     if lines is None:
         _LOGGER.warning("%s", line)

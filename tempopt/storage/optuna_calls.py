@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import NullPool
 from sqlalchemy.exc import SQLAlchemyError
 
-from tempopt.errors import UsageError
+from tempopt.errors import StorageError, UsageError
+from tempopt.storage.damage import shorten
 from tempopt.storage.database_errors import raise_storage_error
 from tempopt.storage.urls import parse_database_url
 
@@ -61,12 +62,17 @@ def make_study(url: str, *, name: str, direction: str, metric: str) -> None:
         except Exception as error:
             # raised for tables of another version, which waiting does not change
             if type(error) is RuntimeError:
-                _LOGGER.warning("This database gets no Optuna study: %s", " ".join(str(error).split()))
+                _LOGGER.warning("This database gets no Optuna study: %s", shorten(error))
                 return None
             fault = error if isinstance(error, SQLAlchemyError) else error.__cause__
             if attempt == _MAX_ATTEMPTS - 1 and isinstance(fault, SQLAlchemyError):
                 address = parse_database_url(url)
                 raise_storage_error(address, address.url.get_backend_name(), fault)
+            if attempt == _MAX_ATTEMPTS - 1 and isinstance(error, KeyError):
+                raise StorageError(
+                    f'Optuna\'s study "{name}" cannot be created: the tables have rows of a study that was '
+                    "deleted. Restore the database from a backup, or use another --storage."
+                ) from error
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
             # of processes that create the tables at the same time, all but one fail at first

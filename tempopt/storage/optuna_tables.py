@@ -38,6 +38,7 @@ from sqlalchemy import (
 )
 
 from tempopt.errors import StorageError
+from tempopt.storage.damage import shorten
 from tempopt.storage.optuna_calls import TEMPOPT_ATTRIBUTE
 from tempopt.storage.rows import TrialParam
 from tempopt.storage.trial_changes import TrialChange, TrialEnd
@@ -135,7 +136,7 @@ def is_supported_schema(connection: Connection) -> bool:
                 "Optuna's view of this database is not kept up to date: its tables are of version %s, and "
                 "this tempopt writes %s. The study itself continues and is complete; tempopt show and "
                 "tempopt report show it.",
-                version,
+                shorten(version),
                 SCHEMA,
             )
     return _IS_SUPPORTED[engine]

@@ -127,10 +127,14 @@ class StudyRepository(Repository):
             .order_by(TICKET.c.study_id, TICKET.c.stage, TICKET.c.state)
         ):
             # A study that was created between the two statements is left out.
-            if row.study_id in counts:
-                state: TicketState = row.state if row.state in TICKET_STATES else "failed"
-                by_state = counts[row.study_id].setdefault(queries.KIND_BY_STAGE[row.stage], {})
-                by_state[state] = by_state.get(state, 0) + row[3]
+            if row.study_id not in counts:
+                continue
+            if row.stage not in queries.KIND_BY_STAGE:
+                report_damage(f"Tickets are left out: in the database their stage is damaged: {row.stage!r}.")
+                continue
+            state: TicketState = row.state if row.state in TICKET_STATES else "failed"
+            by_state = counts[row.study_id].setdefault(queries.KIND_BY_STAGE[row.stage], {})
+            by_state[state] = by_state.get(state, 0) + row[3]
         at_work: dict[int, set[str]] = {row.id: set() for row in studies}
         query = select(TICKET.c.study_id, TICKET.c.agent).where(
             TICKET.c.state == "running", TICKET.c.lease > Clock()

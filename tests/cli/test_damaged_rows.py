@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import String, TypeDecorator
 
 from tempopt.cli import main
-from tempopt.storage.models import METADATA, Utc
+from tempopt.storage.models import METADATA
 from tests.rows import MAPS
 from tests.spoiled import spoil_document
 from tests.toy_study import EndedStudy
@@ -56,10 +55,10 @@ VALUES = [
 
 
 def columns() -> Iterator[tuple[str, str]]:
-    """Yield table and column of every column with text, a document or a time."""
+    """Yield table and column of every column but primary keys."""
     for table in METADATA.sorted_tables:
         for column in table.columns:
-            if isinstance(column.type, String | Utc) or isinstance(column.type, TypeDecorator):
+            if not column.primary_key:
                 yield table.name, column.name
 
 
@@ -135,6 +134,20 @@ def test_a_damaged_value_keeps_no_study_from_being_read(
         shutil.copy(undisturbed_fake.folder / path, path)
         add_rows(path)
         read_all(spoil_row(path, seed), capsys)
+
+
+def test_a_ticket_without_a_stage_is_left_out_of_the_list(
+    undisturbed_fake: EndedStudy, toy_folder: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path("tempopt.db")
+    shutil.copy(undisturbed_fake.folder / path, path)
+    assert main(["list", "--json"]) == 0
+    (before,) = json.loads(capsys.readouterr().out)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE tempopt_ticket SET stage = 'text' WHERE kind = 'search' AND number = 1")
+    assert main(["list", "--json"]) == 0
+    (study,) = json.loads(capsys.readouterr().out)
+    assert study["tickets"]["done"] == before["tickets"]["done"] - 1
 
 
 def test_a_line_says_what_is_left_out(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tempopt.cli import main
 from tempopt.cli.output import print_decision, write
 from tempopt.errors import UsageError, escape_control_chars
 
@@ -48,6 +49,11 @@ def test_what_is_half_written_goes(
 def test_what_would_steer_a_terminal_is_shown_as_an_escape() -> None:
     assert escape_control_chars("a\x1b]0;b\x07\r\u202ec\udc80") == r"a\x1b]0;b\x07\r\u202ec\udc80"
     assert escape_control_chars("τ = 1\u00a0−\n\tüé") == "τ = 1\u00a0−\n\tüé"
+
+
+def test_an_error_message_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["judge", "no\x1b[2J.csv"]) == 2
+    assert r"no\x1b[2J.csv" in capsys.readouterr().err
 
 
 def test_on_a_terminal_a_decision_is_broken_at_spaces_below_its_text(

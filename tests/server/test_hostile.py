@@ -79,6 +79,7 @@ UNFIT = {
     "half a pair": b'"\\ud800"',
     "half a pair in bytes": b'"\xed\xa0\x80"',
     "long": b'"' + b"x" * 100_000 + b'"',
+    "600 levels": b'{"a": [' * 300 + b"1" + b"]}" * 300,
     "deep lists": b"[" * 100_000 + b"]" * 100_000,
     "deep objects": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
 }
@@ -122,6 +123,11 @@ def test_a_body_that_grows_too_large_is_cut_off(client: httpx.Client) -> None:
 
     answer = client.post("/api/studies", content=pieces(), headers=JSON)
     assert _refusal(answer) == (413, "too_large")
+
+
+def test_a_spec_has_no_more_values_than_one_in_a_file(client: httpx.Client) -> None:
+    spec = {**toy_spec(), "search": {"lr": list(range(100_000))}}
+    assert _refusal(client.post("/api/studies", json={"spec": spec})) == (400, "usage")
 
 
 def test_a_parameter_that_no_route_takes_is_refused(client: httpx.Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
 import shutil
 import tracemalloc
@@ -121,6 +122,14 @@ def begun_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def begun_study(begun_database: Path, toy_folder: None) -> None:
     """Copy that database into the current folder."""
     shutil.copy(begun_database, "tempopt.db")
+
+
+@pytest.mark.usefixtures("begun_study")
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file() -> None:
+    os.mkfifo(FILE)
+    with pytest.raises(UsageError, match="not a regular file"):
+        study_file.dump(URL, "toy", FILE, overwrite=True)
+    assert FILE.is_fifo() and not FILE.with_name("toy.tempopt.writing").exists()
 
 
 @pytest.mark.parametrize("state", ["paused", "done"])

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import optuna
@@ -44,6 +46,17 @@ def test_a_study_of_another_program_is_not_taken(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tempopt.db"
     optuna.create_study(study_name="toy", storage=url).add_trial(optuna.trial.create_trial(value=1.0))
     with pytest.raises(UsageError, match="tempopt did not create"):
+        make_study(url, name="toy", direction="minimize", metric="val_loss")
+
+
+def test_rows_of_a_deleted_study_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"sqlite:///{tmp_path}/tempopt.db"
+    make_study(url, name="toy", direction="minimize", metric="val_loss")
+    with sqlite3.connect(tmp_path / "tempopt.db") as connection:
+        connection.execute("DELETE FROM studies")
+    connection.close()
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    with pytest.raises(StorageError, match="rows of a study that was deleted"):
         make_study(url, name="toy", direction="minimize", metric="val_loss")
 
 
