@@ -90,11 +90,11 @@ def test_handshakes_that_are_not_finished_leave_descriptors_for_others(
     process = serve("--port", "0", *files, prefix=prefix)  # type: ignore[operator]
     url, token = _url(process)
     address = urlsplit(url)
-    place = address.hostname, address.port or 443
+    host_and_port = address.hostname, address.port or 443
     headers, context = {"authorization": f"Bearer {token}"}, ssl.create_default_context(cafile=certificate[0])
     with ExitStack() as connections:
         for _ in range(500):
-            connections.enter_context(socket.create_connection(place))
+            connections.enter_context(socket.create_connection(host_and_port))
         assert httpx.get(f"{url}/api/me", headers=headers, verify=context, timeout=30).status_code == 200
         process.send_signal(signal.SIGTERM)
         err = process.communicate(timeout=240)[1]
