@@ -464,7 +464,7 @@ def carry_out(backend: str, name: str, folder: Path, undisturbed: Record) -> Out
     """Search while one of :data:`CASES` happens, resume if need be, and return what became of it."""
     case, scene = CASES[name], DiskScene(folder, backend)
     with scene.site(case.lay_out, case.prefix) as site:
-        site.set_pace(0.03)
+        site.hold()
         agent = _search(site, scene)
         site.catch()
         site.set_pace(0.1)

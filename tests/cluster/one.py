@@ -84,9 +84,13 @@ class Site(Shell):
         return self.run(*words, "--storage", self.url, "--workers", "1")
 
     def search(self, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-        """Begin a study whose second search ticket and later ones wait in the middle until a pace is set."""
-        studies.set_pace(self.folder, 0.03, held_from=1, held_at=studies.STEPS // 2)
+        """Begin a study that is held."""
+        self.hold()
         return self.start("search", studies.write_spec(self.folder, spec))
+
+    def hold(self) -> None:
+        """Let the second search ticket and later ones wait in their middle until a pace is set."""
+        studies.set_pace(self.folder, 0.03, held_from=1, held_at=studies.STEPS // 2)
 
     def set_pace(self, seconds: float) -> None:
         """Let every training step last so much longer than it does."""
