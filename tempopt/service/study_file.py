@@ -20,7 +20,7 @@ from tempopt.service.lifecycle import Storage, open_storage
 from tempopt.spec.custom_schedules import check_schedules
 from tempopt.spec.study_spec import StudySpec
 from tempopt.storage.attention_maps import MapsData
-from tempopt.storage.checkpoints import is_local
+from tempopt.storage.checkpoints import is_in_object_store
 from tempopt.storage.damage import first_fault
 from tempopt.storage.http.wire import measurements_from_plain, measurements_to_plain, serialize
 from tempopt.storage.import_study import StudyDump
@@ -141,17 +141,15 @@ def _to_document(store: Store, study: StudyRow) -> dict[str, Any]:
 
 
 def _strip_study(study: StudyRow) -> StudyRow:
-    url = study.checkpoints
-    return dataclasses.replace(
-        study, checkpoints=None if url is None or is_local(url) else without_passwords(url)
-    )
+    url = study.checkpoints or ""
+    return dataclasses.replace(study, checkpoints=without_passwords(url) if is_in_object_store(url) else None)
 
 
 def _strip_ticket(ticket: TicketRow) -> TicketRow:
     checkpoints = tuple(
         dataclasses.replace(checkpoint, url=without_passwords(checkpoint.url))
         for checkpoint in ticket.checkpoints
-        if not is_local(checkpoint.url) and not checkpoint.url.startswith("tempopt://")
+        if is_in_object_store(checkpoint.url)
     )
     error = None if ticket.error is None else mask_secrets(ticket.error)
     return dataclasses.replace(ticket, checkpoints=checkpoints, error=error, lease=None)

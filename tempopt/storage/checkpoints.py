@@ -116,6 +116,11 @@ def is_local(url: str) -> bool:
     return not separator or protocol in _LOCAL
 
 
+def is_in_object_store(url: str) -> bool:
+    """Return whether a URL names an object store that is supported for checkpoints."""
+    return url.partition("://")[0] in _STORES and "::" not in url
+
+
 def join(url: str, *parts: str) -> str:
     """Return the URL of a file or folder below another."""
     return "/".join([url.rstrip("/"), *parts])
@@ -238,9 +243,8 @@ def open_filesystem(url: str) -> tuple[Any, str]:
 
 def _check_object_store_protocol(url: str) -> str:
     """Return the protocol of an object store's URL; refuse all other URLs."""
-    protocol = url.partition("://")[0]
-    if protocol in _STORES and "::" not in url:
-        return protocol
+    if is_in_object_store(url):
+        return url.partition("://")[0]
     allowed = ", ".join(f"{scheme}://" for scheme in (*_LOCAL, *_STORES))
     raise UsageError(
         f"{url} is not supported for checkpoints. Give a path, or a URL such as s3://bucket/folder; a URL "

@@ -160,6 +160,16 @@ def dump_bytes(begun_study: None) -> bytes:
     return gzip.decompress(FILE.read_bytes())
 
 
+@pytest.mark.parametrize("url", ["/there", "FILE:///there", "http://there", "simplecache::s3://bucket"])
+def test_a_file_names_no_place_for_checkpoints_but_a_bucket(dump_bytes: bytes, url: str) -> None:
+    document = json.loads(dump_bytes)
+    document["study"]["checkpoints"] = url
+    FILE.write_bytes(gzip.compress(json.dumps(document).encode()))
+    study_file.load("sqlite:///there.db", FILE)
+    with open_store("sqlite:///there.db") as store:
+        assert store.load_study("toy").checkpoints is None
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
