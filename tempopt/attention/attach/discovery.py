@@ -474,8 +474,9 @@ class _Trace:
             if call.is_certain and not call.feeds_product:
                 raise AttachError(
                     f'"{call.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
-                    "goes into no matrix product, so it may be attention or not, as in a loss. Name the layers "
-                    f"beside it that are to have a temperature (layers=[...]), or {AS_TEMPERED_MODULE}."
+                    "goes into no matrix product, so it may be attention or not, as in a loss. Name the "
+                    "layers beside it that are to have a temperature (layers=[...]), or "
+                    f"{AS_TEMPERED_MODULE}."
                 )
 
     def refuse_bent(self, names: Container[str]) -> None:
