@@ -425,7 +425,7 @@ def _require_same_value(run: LightningRun, metrics: Mapping[str, float], ranks: 
     metric = run.request.program.metric
     value = metrics[metric]
     (mean,) = ranks.mean([value])
-    (differs,) = ranks.any(not math.isclose(value, mean, rel_tol=_SAME_DATA))
+    (differs,) = ranks.any(not (math.isnan(value) or math.isclose(value, mean, rel_tol=_SAME_DATA)))
     if differs:
         raise SpecError(
             f'study.metric: the devices log different values of "{metric}", as each validates on a part of '
