@@ -95,6 +95,13 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
             "temperature for the verdict to be about. Search one, as in temperature_init: {low: 0.25, "
             "high: 4}."
         )
+        if argument := next((name for name in spec.search if "temperature" in name or name == "tau"), ""):
+            message += (
+                f" Is {argument} an argument of the model? The number that the module makes of it is searched "
+                f"by its path: temperatures: {{contrast: {{value: hparams.{argument}}}}} with "
+                f"save_hyperparameters, or as in value: criterion.{argument}, and search: "
+                "{contrast.temperature_init: {low: 0.02, high: 1}}."
+            )
         return [("search", message)]
     if is_n0_redundant(spec.search, fixed):
         message = (

@@ -293,7 +293,7 @@ def _check_key(key: yaml.Node, location: str, path: str, first_lines: Mapping[st
         return
     if key.tag != "tag:yaml.org,2002:str":
         raise SpecError(
-            f"{location}: a key reads {path!r}, which YAML takes for a {key.tag.rpartition(':')[2]}. "
+            f"{location}: a key reads {path!r}, which YAML takes for {key.tag.rpartition(':')[2]}. "
             f"Keys are text: put it in quotes."
         )
     if key.value in first_lines:

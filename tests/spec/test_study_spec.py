@@ -48,6 +48,11 @@ def test_other_parameters_give_the_baseline_more_runs_in_the_first_design() -> N
     assert make(study__arms={"constant": 7}).num_constant == 7
 
 
+def test_a_search_of_an_argument_named_temperature_says_how_its_number_is_searched() -> None:
+    with pytest.raises(SpecError, match=r"temperatures: \{contrast: \{value: hparams\.temperature\}\}"):
+        make(search={"temperature": {"low": 0.05, "high": 2}})
+
+
 FAULTY_VALUES: dict[str, list[Any]] = {
     "study.metrc": ["x"],
     "study.metric": ["val_loss ", ["val_loss", "val_accuracy"]],

@@ -49,7 +49,7 @@ def test_a_key_knows_its_line() -> None:
         ("a: [1, 2\nb: 3\n", r"s\.yaml:2:\d+: this is not valid YAML"),
         ("a: b: c\n", r"s\.yaml:1:5: this is not valid YAML: mapping values are not allowed here"),
         ("a: !!python/object:os.system {}\n", r"s\.yaml:1:4: .*class_path: and init_args: instead"),
-        ("on: 1\n", r"a key reads 'on', which YAML takes for a bool.*put it in quotes"),
+        ("on: 1\n", r"a key reads 'on', which YAML takes for bool.*put it in quotes"),
         ("- 1\n", r"holds a list, but a study spec is a mapping"),
         ("", r"holds nothing, but a study spec is a mapping"),
         ("a: 1\n---\nb: 2\n", r"s\.yaml:2:1: this is not valid YAML"),
