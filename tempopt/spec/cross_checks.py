@@ -97,8 +97,8 @@ def _temperature_problems(spec: StudySpec) -> _Problems:
         )
         if argument := next((name for name in spec.search if "temperature" in name or name == "tau"), ""):
             message += (
-                f" Is {argument} an argument of the model? The number that the module makes of it is searched "
-                f"by its path: temperatures: {{contrast: {{value: hparams.{argument}}}}} with "
+                f" Is {argument} an argument of the model? The number that the module makes of it is "
+                f"searched by its path: temperatures: {{contrast: {{value: hparams.{argument}}}}} with "
                 f"save_hyperparameters, or as in value: criterion.{argument}, and search: "
                 "{contrast.temperature_init: {low: 0.02, high: 1}}."
             )
