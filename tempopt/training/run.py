@@ -521,7 +521,9 @@ class LightningRun:
         # weights that came in behind the last validation, as averaged ones do, have another value
         has_report = self._callback.has_report_at(step)
         validated_key = ("validate", "final" if has_ended else self.request.program.validate_at, "None")
-        if has_report and self._callback.validated_weights == self._sum_weights():
+        # the ranks decide together, since buffers may differ between them
+        (has_other_weights,) = self._ranks.any(self._callback.validated_weights != self._sum_weights())
+        if has_report and not has_other_weights:
             metrics_by_key[validated_key] = self.logged
         metrics_by_name: dict[str, dict[str, float]] = {}
         for evaluation in self._requested_evaluations():

@@ -371,6 +371,14 @@ def test_a_wrong_spec_is_said_once(make: Any, doomed_worker: WorkerProcess, two:
     assert doomed_worker.exit_description() == "the worker was ended because one of its ranks had failed"
 
 
+def test_ranks_with_buffers_of_their_own_decide_together_what_is_evaluated(
+    doomed_worker: WorkerProcess, two: Any
+) -> None:
+    averaging = {"class_path": "EMAWeightAveraging", "init_args": {"decay": 0.5}}
+    request = two("RankDependentToy", init={"normed": True}, trainer={"callbacks": [averaging]})
+    assert finished_message(carry_out(doomed_worker, request)).state == "complete"
+
+
 def test_a_metric_of_which_each_device_has_another_value_is_refused(
     doomed_worker: WorkerProcess, two: Any
 ) -> None:
