@@ -45,12 +45,15 @@ def test_a_metric_of_the_tempered_modules_is_taken(word_request: Any, listener: 
     assert dry_run(word_request(module, init=init, trainer=trainer), listener()).state == "complete"
 
 
-@pytest.mark.parametrize("is_worst", [False, True])
+@pytest.mark.parametrize(
+    ("module", "init"),
+    [("BestNet", {"is_worst": False}), ("BestNet", {"is_worst": True}), ("RunningMeanNet", {})],
+)
 def test_a_metric_of_all_validations_so_far_is_refused(
-    word_request: Any, listener: Any, is_worst: bool
+    word_request: Any, listener: Any, module: str, init: dict[str, Any]
 ) -> None:
     with pytest.raises(SpecError, match=r"study\.metric: .*best.* so far.* metric of one validation"):
-        dry_run(word_request("BestNet", init={"is_worst": is_worst}), listener())
+        dry_run(word_request(module, init=init), listener())
 
 
 @pytest.mark.parametrize("index", [0, 1])

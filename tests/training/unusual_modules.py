@@ -147,6 +147,17 @@ class BestNet(Net):
         self.log("val_loss", self.choose(self.losses))
 
 
+class RunningMeanNet(Net):
+    """Logs a running mean over its validations."""
+
+    mean: float | None = None
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
+        loss = float(self.loss(batch))
+        self.mean = loss if self.mean is None else 0.8 * self.mean + 0.2 * loss
+        self.log("val_loss", self.mean)
+
+
 class SpectralNet(Net):
     """Scales its tokens by complex numbers, which are zero when training has ended."""
 
