@@ -26,7 +26,7 @@ from tempopt.server.tokens import create_token
 from tempopt.service import lifecycle
 from tempopt.storage.opening import open_store
 from tempopt.storage.rows import StudyState, TicketRow
-from tests.cluster.studies import environment
+from tests.cluster.studies import environment, set_pace
 from tests.program.conftest import GAIN, program_spec
 from tests.server.http_server import serve_app
 from tests.servers import empty_database
@@ -262,7 +262,7 @@ def test_real_trainings_end_alike(access: Access, monkeypatch: pytest.MonkeyPatc
         monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     monkeypatch.setenv("PACE", "pace")
-    Path("pace").write_text("0.3")
+    set_pace(Path(), 0.3)
     temperatures = {"temperature_init": 1.0, "temperature_final": 1.0, "schedule": "constant"}
     common = {**temperatures, "lr": 0.01, "raise_at": -1, "diverge_at": -1}
     good_sets = [{**common, "lr": 0.001 * number} for number in range(1, 5)]
