@@ -118,7 +118,8 @@ def test_a_study_whose_clocks_jump_ends_as_an_undisturbed_one(
         start_time = time.monotonic()
         try:
             agents = [jumping.search(studies.spec(TICKETS, lease=60, max_attempts=10))]
-            jumping.catch(0.1)
+            jumping.catch()
+            jumping.set_pace(0.1)
             second.set_pace(0.1)
             agents.append(second.start("agent", NAME))
             for offset in JUMPS:

@@ -36,9 +36,9 @@ def test_a_search_whose_object_store_fails_for_a_while_ends_as_an_undisturbed_on
     site = Site(tmp_path / "here", f"sqlite:///{tmp_path / 'tempopt.db'}")
     try:
         spec = studies.write_spec(tmp_path, studies.spec(TICKETS, lease=LEASE, max_attempts=3))
-        site.set_pace(0.03)
+        site.set_pace(0.3)
         agent = site.start("search", spec, "--checkpoints", bucket)
-        running_ticket = site.catch(0.3)
+        running_ticket = site.catch()
         store_line.fault = fault
         wait_until(lambda: store_line.num_faults.get("PUT", 0) > 0, "a checkpoint that the fault meets")
         [worker] = worker_pids(agent.pid)
