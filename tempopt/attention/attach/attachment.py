@@ -266,7 +266,11 @@ class Attachment:
             self.not_tested = f"The model does not run there ({type(error).__name__}: {error})."
 
     def refuse_missed(self, forward: Forward) -> None:
-        """Refuse attention of a forward that has no temperature, by AttachError; forward as there."""
+        """Refuse attention of a forward that has no temperature.
+
+        Raises:
+            AttachError: if there is some.
+        """
         with self._state.by_temperature_alone():
             refuse_missed(self._model, self.layers, forward)
 

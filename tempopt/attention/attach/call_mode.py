@@ -568,15 +568,15 @@ class CallMode(TorchFunctionMode):
         if not (self._state.entropy.has_term and self._module.training):
             return False
         if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-            self._binding.numbers.calls.is_unseen = True
+            self._binding.numbers.calls.may_recompute = True
         return torch.is_grad_enabled()
 
     def _average(self, term: Tensor) -> Tensor:
         """Return the entropy term of a call as its part of the mean over the calls of the layer in a step."""
-        expected = self._pattern.num_calls * self._pattern.num_forwards
+        num_example_calls = self._pattern.num_calls * self._pattern.num_forwards
         if torch.compiler.is_compiling():
-            return term / expected
-        return self._binding.numbers.calls.average(term, expected)
+            return term / num_example_calls
+        return self._binding.numbers.calls.average(term, num_example_calls)
 
     def _numbers(self, q: Tensor) -> Numbers:
         return self._state.numbers(self._binding.numbers, q)

@@ -70,8 +70,8 @@ _TO_WEIGHTS = frozenset({"softmax", "log_softmax", "cross_entropy"})
 _HIDES = frozenset("masked_fill where setitem tril triu scatter index_fill masked_scatter".split())
 # What merges attention to chunks of keys, by the sum of the exponentials of each.
 _MERGES = frozenset({"exp", "logsumexp"})
-_MASKED_LATE = "it masks or multiplies its weights after the softmax, which hides keys that the softmax sees"
-_MERGED = "it takes {} of its logits beside their softmax, as to merge attention to chunks of the keys"
+_LATE_MASK = "it masks or multiplies its weights after the softmax, which hides keys that the softmax sees"
+_MERGING = "it takes {} of its logits beside their softmax, as to merge attention to chunks of the keys"
 # Attention by other kernels, which cannot be tempered from outside.
 _OPAQUE = re.compile(r"attention|attn|flash", re.IGNORECASE)
 _FUSED_NAMES = frozenset({"scaled_dot_product_attention", "ALL_ATTENTION_FUNCTIONS"})
@@ -185,7 +185,7 @@ def _matches(layer: AttentionLayer, pattern: str) -> bool:
     return any(fnmatchcase(name, pattern) for name in (*around(layer.name), *descendants))
 
 
-def _made_otherwise(call: _Call) -> str:
+def _describe_other_weights(call: _Call) -> str:
     return (
         f'"{call.frames[-1].name}" makes weights of a matrix product by {call.bend}, which cannot be '
         "tempered from outside: as attention it would stay at temperature 1."
@@ -206,7 +206,7 @@ def _create_refusal(
         for name, kernel in sorted(trace.opaque)
     ]
     untempered += [
-        _made_otherwise(call) for call in trace.calls if call.kind == "other" and call.feeds_product
+        _describe_other_weights(call) for call in trace.calls if call.kind == "other" and call.feeds_product
     ]
     reasons = "".join(f" {reason}" for reason in dict.fromkeys(untempered))
     # a forward may show more
@@ -470,7 +470,7 @@ class _Trace:
                     f"forward, or {_NAME_LAYERS}."
                 )
             if call.kind == "other" and call.feeds_product:
-                raise AttachError(f"{_made_otherwise(call)} Have it call softmax, or {_NAME_LAYERS}.")
+                raise AttachError(f"{_describe_other_weights(call)} Have it call softmax, or {_NAME_LAYERS}.")
             if call.is_certain and not call.feeds_product:
                 raise AttachError(
                     f'"{call.frames[-1].name}" takes a softmax of a matrix product, but what comes out '
@@ -561,7 +561,7 @@ def _call_pattern(owner: _Frame, owners: Container[_Frame]) -> CallPattern:
         if merge.kind == "other" and merge.bend in _MERGES:
             for call in attention:
                 if not call.obstacle and not set(merge.products).isdisjoint(call.products):
-                    call.obstacle = _MERGED.format(merge.bend)
+                    call.obstacle = _MERGING.format(merge.bend)
     return CallPattern(
         num_fused=num_fused,
         fused_head_dim=fused_head_dim,
@@ -731,7 +731,7 @@ class _TraceMode(TorchFunctionMode):
         for operand in operands:
             for softmax in operand.softmaxes:
                 softmax.feeds_product = True
-                softmax.obstacle = softmax.obstacle or (_MASKED_LATE if operand.is_masked else "")
+                softmax.obstacle = softmax.obstacle or (_LATE_MASK if operand.is_masked else "")
         # one of inputs alone is rather of masks than of queries and keys
         is_learned = any(operand.is_learned for operand in operands)
         # what attention returns goes through a map into the softmax of a router or of pooling

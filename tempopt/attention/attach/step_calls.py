@@ -30,26 +30,26 @@ class StepCalls:
     """The calls of one layer in the present step.
 
     Attributes:
-        is_unseen: Whether calls in training were without gradients. Behind a reentrant checkpoint they are
-            made again one by one, each in a backward pass of its own.
+        may_recompute: Whether calls in training were without gradients. Behind a reentrant checkpoint they
+            are made again one by one, each in a backward pass of its own.
     """
 
     def __init__(self) -> None:
-        self.is_unseen = False
+        self.may_recompute = False
         self._step = _Step()
 
-    def average(self, term: Tensor, expected: int) -> Tensor:
+    def average(self, term: Tensor, num_example_calls: int) -> Tensor:
         """Return the term of a call, whose gradient will be divided by the number of calls in this step.
 
         Args:
             term: The entropy term of the call.
-            expected: The number of calls in the example, which counts where calls are unseen.
+            num_example_calls: The number of calls in the example, which counts where calls are made again.
         """
         if term.requires_grad:
             if self._step.num_calls:
                 self._step = _Step()
             call = _Call()
             self._step.calls.add(call)
-            min_calls = expected if self.is_unseen else 1
+            min_calls = num_example_calls if self.may_recompute else 1
             term.register_hook(functools.partial(self._step.divide, call, min_calls))
         return term

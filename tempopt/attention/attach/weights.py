@@ -77,10 +77,10 @@ def read_file(path: Path) -> dict[str, Any]:
     return content if "state_dict" in content else {"state_dict": content}
 
 
-class _Omitted:
+class _Placeholder:
     """Stands for an object in a checkpoint, whose code is not imported."""
 
-    def __new__(cls, *args: object, **kwargs: object) -> _Omitted:
+    def __new__(cls, *args: object, **kwargs: object) -> _Placeholder:
         return super().__new__(cls)
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -99,7 +99,7 @@ def _read_without_objects(path: Path) -> Any:
     try:
         return torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError:
-        with safe_globals([(_Omitted, name) for name in get_unsafe_globals_in_checkpoint(path)]):
+        with safe_globals([(_Placeholder, name) for name in get_unsafe_globals_in_checkpoint(path)]):
             content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict) or not isinstance(content.get("state_dict"), dict):
             raise

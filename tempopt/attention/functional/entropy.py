@@ -199,7 +199,7 @@ def regularised_attention(
         target: As for :func:`entropy_penalty`.
         valid_BQ: True where a query is not padding; None if there is no padding. A mask over keys cannot
             express it.
-        average: Returns what becomes of the term where several calls share it; None: nothing.
+        average: Returns the part of the term in a mean over several calls; None for one call.
     """
     out_BHQD, entropy_BHQ = _output_and_entropy(q_BHQD, k_BHKD, v_BHKD, options)
     num_keys = _num_keys(q_BHQD, k_BHKD, options)
